@@ -185,6 +185,18 @@ def test_a_mask_of_a_turned_image_is_refused(tmp_path, capsys):
     for file in tmp_path.rglob("masks/*.png"):
         Image.open(file).transpose(Image.Transpose.ROTATE_270).save(file)
     assert cli.main(["segment", f"--checkpoint={GOOGLE}", f"--data={tmp_path}"]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("a.png: is turned as its EXIF says; its mask, without EXIF, is taken") == 1
+
+
+def test_a_mask_is_turned_as_its_own_exif_says(tmp_path):
+    draw(tmp_path, ["val/a"])
+    (one,) = masks.find_images(tmp_path, "val")
+    shown = masks.read_mask(one, max_pixels=10_000)
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    Image.open(one.mask).transpose(Image.Transpose.ROTATE_180).save(one.mask, exif=exif)
+    np.testing.assert_array_equal(masks.read_mask(one, max_pixels=10_000), shown)
 
 
 def test_a_list_of_names_that_is_none(tmp_path):

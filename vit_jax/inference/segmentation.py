@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vit_jax.config import ConfigError, checks
-from vit_jax.data import bucket, decoding
+from vit_jax.data import bucket, decoding, image_headers
 from vit_jax.evaluation import metrics, probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loaded_model, loading
@@ -24,6 +24,7 @@ from vit_jax.inference import segmentation_masks as masks
 from vit_jax.inference.inspect import figures, measures
 from vit_jax.inference.segmentation_masks import NO_CLASS
 from vit_jax.models import variants
+from vit_jax.runtime import logs
 from vit_jax.training import sharding
 
 MOST = 2**19  # patches to learn from; of more, the same share of every image is drawn
@@ -171,6 +172,7 @@ def _examples(
     opened: loaded_model.LoadedModel, labeled: Sequence[masks.LabeledImage]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields each image's view (H, W, C) uint8, mask (h, w) and features (rows, columns, D)."""
+    said = False
     for start in range(0, len(labeled), BATCH):
         views, truths = [], []
         for one in labeled[start : start + BATCH]:
@@ -181,6 +183,11 @@ def _examples(
             except (decoding.BadImage, OSError) as error:
                 raise ConfigError(f"{one.image}: {error}") from error
             mask = masks.read_mask(one, max_pixels=opened.config.data.max_pixels)
+            turned = image_headers.orientation(encoded) != 1
+            if turned and image_headers.orientation(decoding.read_file(one.mask)) == 1 and not said:
+                said = True
+                line = "is turned as its EXIF says; its mask, without EXIF, is taken to be so"
+                logs.warn_of_assumptions(one.image, [line])
             # A smaller mask may be a pixel off; one of a turned image is another picture.
             if abs(mask.shape[0] * width - mask.shape[1] * height) > max(height, width):
                 raise ConfigError(

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from vit_jax.config import ConfigError
-from vit_jax.data import decoding
+from vit_jax.data import decoding, image_headers, tiff
 from vit_jax.utils import limits, storage
 
 NO_CLASS = 255
@@ -109,7 +109,8 @@ def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
         decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
     ) as error:  # fmt: skip
         raise ConfigError(f"{one.mask}: is not a readable PNG ({error})") from error
-    values = values.astype(np.uint8)
+    # As its image is; Pillow leaves that to whoever reads it.
+    values = tiff.upright(values.astype(np.uint8), image_headers.orientation(encoded))
     if not one.offset:
         return values
     outside = (values < one.offset) | (values == NO_CLASS)
