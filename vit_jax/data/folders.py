@@ -48,6 +48,7 @@ class Skipped:
     first_loose: str = ""  # path of one of these
     hidden: int = 0  # number of files and folders whose name begins with a dot
     rows: int = 0  # number of rows of tables without a label or an image
+    repeated: int = 0  # number of images of tars whose path comes again, of which the last counts
     labeled: bool = True  # whether images and rows need labels
 
     def note(self, name: str) -> None:
@@ -66,6 +67,7 @@ class Skipped:
         self.first_loose = self.first_loose or other.first_loose
         self.hidden += other.hidden
         self.rows += other.rows
+        self.repeated += other.repeated
         self.labeled = other.labeled
 
     def describe(self) -> str:
@@ -87,6 +89,9 @@ class Skipped:
             rows = f"{self.rows:,} row{'s' * (self.rows > 1)}"
             what = "an image or a label (null, empty or -1)" if self.labeled else "an image"
             parts.append(f"{rows} without {what}")
+        if self.repeated:
+            images = f"{self.repeated:,} image{'s' * (self.repeated > 1)}"
+            parts.append(f"{images} whose path comes again")
         return ", ".join(parts)
 
     def no_images(self, folder: str) -> str:

@@ -34,8 +34,8 @@ class Tars:
     Attributes:
       labels: the labels of all examples (N,), int32.
       top: `data.root`.
-      skipped: images in no class folder or of formats that are not read, and rows without a label,
-        of all splits.
+      skipped: images in no class folder, of formats that are not read, or whose path comes again,
+        and rows without a label, of all splits.
     """
 
     def __init__(
@@ -76,7 +76,12 @@ class Tars:
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
         self.top = root
-        self.skipped = Skipped(ends=listing.unread.copy(), rows=listing.empty_rows, labeled=labels)
+        self.skipped = Skipped(
+            ends=listing.unread.copy(),
+            rows=listing.empty_rows,
+            repeated=found.repeated,
+            labeled=labels,
+        )
         # The last ones of `ignored` lie in class folders, but their paths come again.
         for path in found.ignored[: len(found.ignored) - found.repeated]:
             self.skipped.note_loose(path)

@@ -483,10 +483,11 @@ def write_info(
 
 def _why_ignored(listing: Listing, assigned: Assignment) -> str:
     """The kinds of skipped files with their numbers."""
-    skipped = Skipped(rows=listing.empty_rows, labeled=bool(assigned.classes))
+    skipped = Skipped(
+        rows=listing.empty_rows, repeated=assigned.repeated, labeled=bool(assigned.classes)
+    )
     for path in listing.ignored:
         skipped.note(path)
     for path in assigned.ignored[: len(assigned.ignored) - assigned.repeated]:
         skipped.note_loose(path)
-    again = f"{assigned.repeated:,} whose path comes again" if assigned.repeated else ""
-    return ", ".join(filter(None, [skipped.describe(), again]))
+    return skipped.describe()
