@@ -86,6 +86,21 @@ def test_exif_orientation_is_applied(orientation):
         assert decoding.size(data) == decode(data).shape[:2]
 
 
+def test_exif_that_opencv_does_not_read_turns_pixels_as_it_does_sizes():
+    """In PNG with the prefix that JPEG has, and with another type of number."""
+    picture, prefix = PIL.Image.new("RGB", (8, 4)), b"Exif\0\0"
+    long = b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHII", 274, 4, 1, 6) + bytes(4)
+    for kind, exif in (("PNG", prefix * 2 + tiff_of(6) + bytes(4)), ("JPEG", prefix + long)):
+        data = encode(picture, kind, exif=exif)
+        for channels in (1, 3):
+            assert decode(data, channels).shape[:2] == (8, 4)
+        assert decoding.size(data) == (8, 4)
+        shown = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(data)))
+        assert shown.size == (4, 8)
+    bmp = encode(picture, "BMP")[:12] + b"EXIF" + bytes(4) + tiff_of(6)
+    assert image_headers.orientation(bmp) == 1
+
+
 def test_fill_bytes_before_a_segment_are_skipped():
     """Any number of 0xFF may stand before a marker (ITU-T T.81, B.1.1.2)."""
     exif = PIL.Image.Exif()

@@ -53,6 +53,8 @@ def _exif(data: bytes) -> int | None:
             at += 2 + struct.unpack_from(">H", data, at + 2)[0]
         return None
     png = data.startswith(b"\x89PNG")
+    if not png and not data.startswith(b"RIFF"):
+        return None  # pixels of a BMP may look like chunks
     at, name, order = (8, b"eXIf", ">") if png else (12, b"EXIF", "<")
     while at + 8 <= len(data):
         kind, size = (data[at + 4 : at + 8], data[at : at + 4])
