@@ -16,12 +16,11 @@ import commands
 import image_folders
 import runs
 from vit_jax import cli, config
-from vit_jax.data import decoding, folders, native_aspect, sources, transforms
-from vit_jax.data.source import DataError
+from vit_jax.data import decoding, folders, native_aspect, transforms
 from vit_jax.inference import embedding, loaded_model, loading
 from vit_jax.inference.evaluation import evaluate
 from vit_jax.runtime import distributed
-from vit_jax.training import build, normalization, run_config
+from vit_jax.training import build, normalization
 from vit_jax.utils.errors import AssumptionWarning
 
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
@@ -51,11 +50,6 @@ def expected(opened, pictures, kind):
     return np.asarray(out[kind], np.float32)
 
 
-def digits(opened):
-    source = sources.open_source(opened.config.data, "test[:37]", train=False)
-    return [source[i].image for i in range(37)], [source[i].label for i in range(37)]
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Seven pictures, some in folders of classes, one hidden, and a file that is none."""
@@ -63,26 +57,6 @@ def folder(tmp_path):
     root = image_folders.draw(tmp_path / "pictures", *names, size=(11, 9))
     (root / "notes.txt").write_text("no image")
     return root
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("batch_size", "devices"), [(7, 1), (None, 8)])
-def test_a_data_set_is_exact_for_all_batches_and_devices(
-    batch_size, devices, opened, tmp_path, monkeypatch
-):
-    some = jax.devices()[:devices]
-    monkeypatch.setattr(jax, "devices", lambda: some)
-    monkeypatch.setattr(jax, "device_count", lambda: devices)
-    output = tmp_path / "out.npz"
-    assert embedding.write_features(opened, output, batch_size=batch_size) == 37
-    pictures, labels = digits(opened)
-    with np.load(output) as file:
-        assert file["labels"].tolist() == labels
-        assert file["names"].tolist() == [f"digits test[{i}]" for i in range(37)]
-        assert file["classes"].tolist() == [str(i) for i in range(10)]
-        assert file["features"].dtype == np.float32
-        want = expected(opened, pictures, "pre_logits")
-        np.testing.assert_allclose(file["features"], want, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("layout", ["classes", "mixed", "flat"])
@@ -158,28 +132,6 @@ def test_a_folder_has_one_class_for_an_image_of_a_head_for_several(opened, folde
     model = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
     embedding.write_features(model, tmp_path / "out.npz", folder)
     with np.load(tmp_path / "out.npz") as file:
-        assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
-
-
-@pytest.mark.slow
-def test_an_unreadable_image_is_an_error_or_a_row_of_nan(opened, folder, tmp_path):
-    (folder / "b" / "c.PNG").write_bytes(b"\x89PNG\r\n\x1a\n")
-    output = tmp_path / "out.npz"
-    with pytest.raises(DataError, match=r"b/c\.PNG: is a truncated or damaged PNG"):
-        embedding.write_features(opened, output, folder)
-    assert not [p for p in tmp_path.iterdir() if "out" in p.name]
-    values = config.override(config.to_dict(opened.config), {"data.max_bad_examples": "1"})
-    lenient = loaded_model.LoadedModel(
-        config=run_config.complete(config.build(values)),
-        params=opened.params,
-        classes=opened.classes,
-        kind="run",
-    )
-    embedding.write_features(lenient, output, folder)
-    with np.load(output) as file:
-        bad = np.isnan(file["features"]).all(axis=1)
-        assert bad.tolist() == [False, True, False, False, False, False]
-        assert not np.isnan(file["features"][~bad]).any()
         assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
 
 

@@ -62,12 +62,6 @@ def test_programs_are_kept_before_the_first_one_is_compiled(begun, monkeypatch):
     assert order == ["kept", "read"]
 
 
-@pytest.mark.parametrize("key", ["optimizer.lr", "train.mixup"])
-def test_options_of_training_alone_are_refused(key):
-    with pytest.raises(config.ConfigError, match=f"^{key}=1: is read in training alone; leave it"):
-        vit_jax.load(TOKEN, {key: "1"})
-
-
 def test_the_holdout_of_a_run_in_another_folder_is_said(tmp_path):
     """There a share of the images alone is measured, and perhaps none was trained on."""
     cfg = runs.configure(data={"source": "folder", "root": str(tmp_path), "holdout": 0.2})
@@ -78,23 +72,6 @@ def test_the_holdout_of_a_run_in_another_folder_is_said(tmp_path):
         loading._resized_from(values, {"data.root": "other", "data.holdout": "0.2"})
     with pytest.warns(AssumptionWarning, match="/other: data.holdout=0.2 is the run's, so"):
         loading._resized_from(values, {"data.root": "other"})
-
-
-@pytest.mark.slow
-def test_a_run_begins_with_weights(begun):
-    """Almost without learning, so that what it ends with is what it began with."""
-    given = tree_utils.flatten(weights.load(TOKEN, {"data.image_size": "16,24"}).params)
-    opened = loading.load(begun)
-    ended = tree_utils.flatten(jax.device_get(opened.params))
-    assert opened.kind == "run"
-    assert opened.step == 2
-    assert opened.assumed == ()
-    assert set(given) - set(ended) == {"pre_logits/kernel", "pre_logits/bias"}
-    assert ended["position/table"].shape == (1, 7, 24)
-    for name in set(ended) - {"head/kernel", "head/bias"}:
-        np.testing.assert_allclose(ended[name], given[name], rtol=0, atol=1e-7, err_msg=name)
-    assert ended["head/kernel"].shape == (24, 10)
-    assert np.abs(ended["head/kernel"]).max() < 1e-7
 
 
 @pytest.fixture
@@ -410,11 +387,6 @@ def test_python_is_warned_once_of_what_a_file_leaves_open():
     assert not [line for line in model.assumed if "data.std" in line]
 
 
-@pytest.mark.filterwarnings("error::vit_jax.utils.errors.AssumptionWarning")
-def test_what_assumes_nothing_warns_of_nothing(tmp_path):
-    assert vit_jax.load(foreign.write(tmp_path, foreign.record("timm_folder"))).assumed == ()
-
-
 def test_a_config_that_takes_options_of_weights_warns_of_what_they_leave_open():
     with pytest.warns(AssumptionWarning) as caught:
         cfg = vit_jax.get_config("digits", BEGIN)
@@ -493,28 +465,6 @@ def test_a_crop_grows_with_the_image_size(tmp_path):
 
 
 # Conversion
-
-
-@pytest.mark.slow
-def test_a_run_becomes_a_google_file_and_comes_back(begun, tmp_path):
-    file = tmp_path / "run.npz"
-    assert cli.main(["convert", "--checkpoint", str(begun), "--to=google", f"--output={file}"]) == 0
-    overrides = {"data.image_size": "16,24"}
-    back = loading.load(file, overrides)
-    ended = tree_utils.flatten(jax.device_get(loading.load(begun).params))
-    for name, leaf in tree_utils.flatten(back.params).items():
-        np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
-    folder = tmp_path / "again"
-    text = f"--config.data.image_size={overrides['data.image_size']}"
-    assert (
-        cli.main(["convert", "--checkpoint", str(file), "--to=orbax", f"--output={folder}", text])
-        == 0
-    )
-    again = loading.load(folder)
-    assert again.kind == "google"  # so a model card still points to the authors
-    assert again.config.model == back.config.model
-    for name, leaf in tree_utils.flatten(jax.device_get(again.params)).items():
-        np.testing.assert_array_equal(leaf, ended[name], err_msg=name)
 
 
 @pytest.mark.slow

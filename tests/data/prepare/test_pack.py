@@ -328,16 +328,6 @@ def test_shards_are_about_equal_and_none_is_planned_empty(tmp_path):
         assert made[-1].path.name.endswith(f"-of-{len(parts):05d}")
 
 
-def test_a_shard_may_be_empty(photos, tmp_path):
-    for path in photos.rglob("*.jpg"):
-        if path.parent.name != "dog":
-            path.write_bytes(b"bad" * 300)
-    pack.pack(packing(photos, tmp_path, shard_bytes=1500))
-    packed = source(tmp_path)
-    assert [packed[index].label for index in range(len(packed))] == [2] * 10
-    assert not faults(tmp_path)
-
-
 SCRIPT = """
 import multiprocessing, pathlib, sys
 from vit_jax.runtime import progress

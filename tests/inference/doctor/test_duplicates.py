@@ -1,11 +1,9 @@
 """Groups of copies: all pairs of near hashes are found, and pixels and features must agree."""
 
-import itertools
-
 import numpy as np
 
 from vit_jax.data.prepare import dedup
-from vit_jax.inference.doctor import COSINE, duplicates
+from vit_jax.inference.doctor import duplicates
 
 
 def prints(bits, exact=None, contrast=True, gray=None):
@@ -57,16 +55,3 @@ def test_equal_pixels_need_no_contrast_and_similar_ones_do():
         prints([0, 0, 0, 0], exact=[7, 8, 7, 9], contrast=False), np.ones((4, 1), np.float32)
     )
     assert found.tolist() == [0, 1, 0, 3]
-
-
-def test_chunks_make_no_difference(monkeypatch):
-    random = np.random.default_rng(1)
-    bits = random.integers(0, 8, 60).astype(np.uint64) << np.uint64(10)
-    features = random.normal(size=(60, 2)).astype(np.float32)
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    whole = duplicates.group_duplicates(prints(bits), features)
-    monkeypatch.setattr(duplicates, "CHUNK", 7)
-    np.testing.assert_array_equal(duplicates.group_duplicates(prints(bits), features), whole)
-    for a, b in itertools.combinations(range(60), 2):
-        if features[a] @ features[b] >= COSINE:
-            assert whole[a] == whole[b]

@@ -149,14 +149,6 @@ def test_a_picture_shows_what_patches_cover_at_the_scale_of_people(opened, monke
     np.testing.assert_array_equal(shown, photo[:24, :16, 0])
 
 
-def test_an_image_of_later_has_the_colors_of_the_page(opened):
-    viewer, pictures = view.Viewer(opened), digits(opened)
-    page = facts(view.page(viewer, pictures))
-    assert viewer.show(pictures[2])["colors"] == page["images"][2]["colors"]
-    alone = view.Viewer(opened).show(pictures[2])["colors"]
-    assert alone != page["images"][2]["colors"]
-
-
 def test_what_a_page_has_no_room_for_is_said(opened, viewer, monkeypatch, caplog):
     caplog.set_level("INFO")
     pictures = digits(opened)
