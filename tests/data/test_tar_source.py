@@ -175,6 +175,17 @@ def test_tars_that_are_classes_by_their_names_are_said_to_be(tmp_path, inside):
         assert opened(tmp_path / "cat.tar").classes == ("cat", "dog")
 
 
+def test_several_images_of_one_label_are_said(tmp_path):
+    """Masks beside photos, of a webdataset, would be trained on like these."""
+    members = [("0.cls", b"cat"), ("0.jpg", b"0"), ("0.mask.png", b"m"), ("1.cls", b"dog")]
+    pack(tmp_path / "t/train-0.0.tar", [*members, ("1.jpg", b"1")])
+    line = r"have several images each \(1 .jpg, 1 .mask.png\), all of them of its label"
+    for _ in range(2):  # listed, then from the cache
+        tar_source._arranged_once.cache_clear()
+        with pytest.warns(logs.AssumptionWarning, match=line):
+            assert len(opened(tmp_path / "t")) == 3
+
+
 def test_many_threads_read_more_tars_than_are_open_at_once(tmp_path):
     for shard in range(9):
         members = [

@@ -17,6 +17,7 @@ from vit_jax.data.source import UNKNOWN, DataError
 from vit_jax.runtime import logs
 
 EVALUATION = (*splits.VALIDATION, *splits.TEST)
+MOST_ENDS = 4  # of names, in a message
 HELD_OUT = "validation"  # the split made if there is none to evaluate on
 
 
@@ -90,6 +91,10 @@ def arrange(
             f"a tar is a class of its name, such as {named_so.name}, whatever folders it holds; "
             "one of class folders is called as its split is: train.tar"
         )
+        logs.warn_of_assumptions(named, [line])
+    if classes and listing.sharing:
+        ends = ", ".join(f"{n:,} .{end}" for end, n in listing.sharing.most_common(MOST_ENDS))
+        line = f"examples of a tar have several images each ({ends}), all of them of its label"
         logs.warn_of_assumptions(named, [line])
     final = {name: number for number, name in enumerate(classes)}
     # From numbers in the order of coming to those of sorted names.

@@ -39,6 +39,8 @@ class Listing:
         self.ignored: list[str] = []
         self.unread = collections.Counter[str]()  # of these, images of other formats, by suffix
         self.empty_rows = 0  # of tables, without a label or an image
+        # Images that share a label with others of their example, by what follows the first dot.
+        self.sharing = collections.Counter[str]()
 
     def add(self, found: FileEntry, *, any_name: bool = False) -> None:
         """Adds an image; a file without an image suffix is recorded as ignored, unless any is."""
@@ -117,6 +119,7 @@ class Listing:
             rows=self._rows[0],
             empty_rows=np.array(self.empty_rows),
             unread=np.frombuffer(json.dumps(self.unread).encode(), np.uint8),
+            sharing=np.frombuffer(json.dumps(self.sharing).encode(), np.uint8),
             containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
         )
         storage.write_atomically(path, file.getvalue())
@@ -134,6 +137,7 @@ class Listing:
                 listing._ends, listing._rows = [file["ends"]], [file["rows"]]
                 listing.empty_rows = int(file["empty_rows"])
                 listing.unread.update(json.loads(file["unread"].tobytes()))
+                listing.sharing.update(json.loads(file["sharing"].tobytes()))
                 listing._containers = json.loads(file["containers"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
             return None
@@ -171,7 +175,9 @@ def scan(
                 source.stat()
             except OSError as error:
                 raise DataError(f"{key}={source}: {archives.io_reason(error)}") from None
-            for found in _files(source, table, key, kinds, several=len(sources) > 1):
+            for found in _files(
+                source, table, key, kinds, listing.sharing, several=len(sources) > 1
+            ):
                 listing.add(found)
     if len(kinds) > 1 and label != parquet.UNLABELED:
         # The names of tars would be classes beside those of the labels.
@@ -200,7 +206,13 @@ def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
 
 
 def _files(
-    source: Path, table: "_Table", key: str, kinds: dict[bool, Path], *, several: bool
+    source: Path,
+    table: "_Table",
+    key: str,
+    kinds: dict[bool, Path],
+    sharing: collections.Counter[str],
+    *,
+    several: bool,
 ) -> Iterator[FileEntry]:
     if source.is_dir():
         for found in archives.list_folder(source, key):
@@ -210,7 +222,7 @@ def _files(
             elif name.endswith(".tar"):
                 inside = f"{archives.stem(found.path)}/"
                 files = archives.list_files(path, inside)
-                yield from _labeled(files, path, inside, kinds, unlabeled=table.unlabeled)
+                yield from _labeled(files, path, inside, kinds, sharing, unlabeled=table.unlabeled)
             else:
                 yield found
     elif parquet.table_kind(source.name):
@@ -221,7 +233,7 @@ def _files(
         # One tar alone is the dataset; of several, each may be a class.
         folder = f"{archives.stem(source.name)}/" if several else ""
         files = archives.list_files(source)
-        yield from _labeled(files, source, "", kinds, folder, unlabeled=table.unlabeled)
+        yield from _labeled(files, source, "", kinds, sharing, folder, unlabeled=table.unlabeled)
 
 
 class _Table:
@@ -260,6 +272,7 @@ def _labeled(
     tar: Path,
     prefix: str,
     kinds: dict[bool, Path],
+    sharing: collections.Counter[str],
     folder: str = "",
     *,
     unlabeled: bool,
@@ -274,6 +287,7 @@ def _labeled(
       tar: its path.
       prefix: with which the paths of its files begin.
       kinds: is given the tar if images lie at its top, by whether they have labels.
+      sharing: as of a `Listing`, counted here.
       folder: as above.
       unlabeled: whether labels do not count: then images at the top are in no folder but a split's.
     """
@@ -290,10 +304,13 @@ def _labeled(
             members = list(itertools.islice(group, MEMBERS))
             beside = [text for found in members if (text := _label(found, read)) is not None]
             label, labels = next(filter(None, beside), ""), labels or bool(beside)
+            names = [one.path.removeprefix(prefix) for one in members if _is_image(one)]
+            if label and len(names) > 1:
+                sharing.update(name.partition(".")[2] for name in names)
             # The rest of a group too long to be an example's is passed on unread.
             for found in itertools.chain(members, group):
                 name = found.path.removeprefix(prefix)
-                image = found.path.lower().endswith(SUFFIXES)
+                image = _is_image(found)
                 if image and label:
                     path = "/".join(filter(None, (split, label, f"{tar.stem}-{name}")))
                     yield found._replace(path=path)
@@ -309,6 +326,10 @@ def _labeled(
             name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
             path = "/".join(filter(None, (split, name)))
         yield found._replace(path=path)
+
+
+def _is_image(found: FileEntry) -> bool:
+    return found.path.lower().endswith(SUFFIXES)
 
 
 def _label(found: FileEntry, read: archives.Reader) -> str | None:
