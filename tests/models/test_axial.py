@@ -115,19 +115,6 @@ def test_dropout_and_stochastic_depth_fall_on_both_halves():
     assert drawn() == []
 
 
-def test_parameters_of_axial_vit_by_hand():
-    classifier = models.create(
-        config.Model(variant="AxialViT-B/16", num_classes=1000, pooling="gap"),
-        image_size=(224, 224),
-    )
-    d, m = 768, 3072
-    half = 2 * 2 * d + 4 * (d * d + d) + (d * m + m) + (m * d + d)
-    embedding = 16 * 16 * 3 * d + d + 14 * 14 * d
-    assert classifier.num_params == embedding + 12 * 2 * half + 2 * d + 1000 * d + 1000
-    names = tree_utils.flatten(classifier.shapes())
-    assert names["encoder/column/attention/query/kernel"].shape == (12, 768, 12, 64)
-
-
 # AxialResNet
 
 

@@ -7,7 +7,6 @@ import pytest
 
 import vit_reference
 from vit_jax import config, models
-from vit_jax.models.vit import take_rows
 from vit_jax.utils import tree_utils
 from vit_reference import quick_jit
 
@@ -68,23 +67,15 @@ def test_what_is_predicted_comes_from_the_token_of_each_patch(model, params, pre
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-def test_another_patch_is_seen_as_if_it_stood_there(predict_masked):
-    source = OWN.copy()
-    source[0, [1, 3]], source[1, 5] = [5, 0], 1
-    given = predict_masked(IMAGES, source, CHOSEN)
-    expected = predict_masked(with_patches(IMAGES, source), OWN, CHOSEN)
-    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-    assert np.abs(given - predict_masked(IMAGES, OWN, CHOSEN)).max() > 0.01
-
-
-def test_the_mask_token_stands_for_a_patch_and_has_its_position(model, params):
+def test_what_replaces_a_patch_is_seen_as_if_it_stood_there(model, params):
     """The embedding of a black patch is the bias; a token equal to that shows black patches."""
     same = params | {"mask_token": params["embedding"]["bias"].reshape(1, 1, -1)}
     function = quick_jit(lambda images, source: model.predict_masked(same, images, source, CHOSEN))
     source = OWN.copy()
-    source[0, [0, 4]], source[1, 2] = PATCHES, PATCHES
+    source[0, [0, 1, 4]], source[1, [2, 5]] = [PATCHES, 5, PATCHES], [PATCHES, 1]
     given, expected = function(IMAGES, source), function(with_patches(IMAGES, source), OWN)
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert np.abs(given - function(IMAGES, OWN)).max() > 0.01
     hidden = function(IMAGES, np.full_like(OWN, PATCHES))
     np.testing.assert_array_equal(hidden[0, 1], function(IMAGES[::-1], np.full_like(OWN, 6))[0, 1])
 
@@ -95,19 +86,6 @@ def test_without_corruption_it_is_the_encoder(model, params):
     assert logits.shape == (2, 0)
     assert out["pre_logits"].shape == (2, 16)
     np.testing.assert_array_equal(out["pre_logits"], out["tokens"][:, 0])
-
-
-def test_rows_are_taken_exactly_and_so_are_their_gradients():
-    x = np.random.default_rng(1).normal(size=(3, 5, 4)).astype(np.float32)
-    index = np.array([[4, 4, 0], [1, 2, 3], [0, 0, 0]], np.int32)
-    weight = np.arange(36, dtype=np.float32).reshape(3, 3, 4)
-    value, gradient = jax.value_and_grad(lambda x: jnp.sum(take_rows(x, index) * weight))(x)
-    np.testing.assert_array_equal(take_rows(x, index), np.take_along_axis(x, index[..., None], 1))
-    expected = np.zeros_like(x)
-    for row in range(3):
-        np.add.at(expected[row], index[row], weight[row])
-    np.testing.assert_array_equal(gradient, expected)
-    assert np.isfinite(value)
 
 
 @pytest.mark.parametrize(

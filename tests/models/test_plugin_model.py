@@ -101,12 +101,6 @@ def test_figures_it_does_not_have_are_one_line(figure, workdir, capsys, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_all_figures_leave_out_each(workdir, caplog, tmp_path):
-    with caplog.at_level("INFO"):
-        cli.main(["inspect", "all", f"--checkpoint={workdir}", f"--output={tmp_path}"])
-    assert not list(tmp_path.iterdir())
-
-
 class MappedNetwork(nnx.Module):
     """Tokens of a convolution, even attention between them, and a linear head."""
 
@@ -241,12 +235,3 @@ def test_preflight_measures_it():
     assert report.run(0.5) is None
     lines = dict(preflight.lines(report, 0.5))
     assert lines["FLOPs per step and device"].endswith("not counted of the model")
-
-
-def test_masked_prediction_is_refused():
-    with pytest.raises(config.ConfigError, match="has no patches to mask"):
-        runs.configure(
-            model={"architecture": "probe_of_tests", "dropout": 0.0},
-            objective={"name": "masked_patches", "target": "color"},
-            checkpoint={"best": "auto"},
-        )

@@ -50,15 +50,6 @@ def test_complete_fills_only_what_is_left_open():
     assert complete(filled) == filled
 
 
-def test_complete_keeps_what_is_set_of_a_resnet():
-    model = config.Model(variant="R50x2", resnet_units=(1, 1), resnet_width=0.5)
-    assert complete(model) == dataclasses.replace(model, architecture="resnet")
-    model = config.Model(variant="R50+ViT-B/16", architecture="axial_vit", resnet_width=2.0)
-    completed = complete(model)
-    assert (completed.architecture, completed.resnet_width) == ("axial_vit", 2.0)
-    assert completed.resnet_units == (3, 4, 9)
-
-
 def test_complete_without_a_variant():
     """Names the plain architecture, and the width of a ResNet whose units are given."""
     model = config.Model(width=8)

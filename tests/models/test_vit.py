@@ -282,25 +282,6 @@ def test_dropout_is_a_function_of_the_key():
     assert np.abs(one - exact).min() > 0
 
 
-def test_dropout_masks_differ_between_layers_and_places():
-    """With all kernels zero, a token is its biases, each under the mask of its own place."""
-    classifier = tiny(dropout=0.5, width=64)
-    params = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), classifier.shapes())
-    params["encoder"]["attention"]["out"]["bias"] += [[1], [2]]  # layer 0, layer 1
-    params["encoder"]["mlp"]["fc2"]["bias"] += [[4], [8]]
-    params["encoder_norm"]["scale"] += 1
-    apply = quick_jit(lambda p, x: classifier.apply(p, x, key=jax.random.key(1)))
-    _, out = apply(params, inputs(classifier, batch=40))
-    # A kept bias counts double: elements are 2 x (0 to 15), one value for each set of masks, and
-    # equally often where masks are independent. LayerNorm shifts and scales, so rank by token.
-    tokens = np.asarray(out["tokens"], np.float64).reshape(-1, 64)
-    low, high = tokens.min(-1, keepdims=True), tokens.max(-1, keepdims=True)
-    whole = [t for t in (tokens - low) / (high - low) * 15 if np.abs(t - t.round()).max() < 1e-4]
-    counts = np.bincount(np.stack(whole).round().astype(int).ravel(), minlength=16)
-    assert len(whole) > 150
-    np.testing.assert_allclose(counts / counts.sum(), 1 / 16, atol=0.01)
-
-
 # Stochastic depth
 
 
