@@ -10,9 +10,8 @@ import pytest
 import plugins
 import runs
 import vit_jax
-from vit_jax import cli, config, models
+from vit_jax import config, models
 from vit_jax.config import catalog, checks
-from vit_jax.data import transforms
 from vit_jax.training import run_config
 
 # After `vit_jax train digits`: the options, and the line.
@@ -115,14 +114,6 @@ def test_a_combination_is_refused_in_one_line(options, line):
         return
     with pytest.raises(config.ConfigError, match=f"^{re.escape(line)}$"):
         vit_jax.get_config("digits", options)
-
-
-def test_commands_refuse_what_is_not_read(tmp_path, capsys):
-    _, line = UNREAD[0]
-    for command in (["show", "digits"], ["train", "digits", f"--workdir={tmp_path / 'run'}"]):
-        assert cli.main([*command, "--config.data.crop_area=0.5,1"]) == 2
-        assert capsys.readouterr().err == f"vit_jax: {line}\n"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_file_sets_and_nothing_reads_is_an_error(tmp_path):
@@ -278,24 +269,6 @@ def test_masked_patches_refuse_augmentations():
             vit_jax.get_config("digits-token", texts | {"train.label_smoothing": 0})
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_device")
-def test_a_run_and_its_resumption(tmp_path):
-    options = {"optimizer.name": "sgd", "optimizer.momentum": 0.8, "train.duration": "2 steps"}
-    cfg = dataclasses.replace(
-        vit_jax.get_config("digits", options | {"schedule.warmup": 0, "train.batch_size": 16}),
-        lora=config.Lora(alpha=20.0),  # of a config in memory nobody can tell who set it
-    )
-    assert vit_jax.train(cfg, tmp_path / "run").steps == 2
-    assert vit_jax.train(cfg, tmp_path / "run").steps == 2
-    with pytest.raises(config.ConfigError, match="optimizer.b1=0.8: sgd does not take it"):
-        vit_jax.train(cfg, tmp_path / "run", {"optimizer.b1": 0.8})
-    with pytest.raises(config.ConfigError, match="lora.alpha=8: lora.rank=none does not"):
-        vit_jax.train(None, tmp_path / "run", {"lora.alpha": 8})
-    with pytest.raises(config.ConfigError, match="data.root=x: digits does not take it"):
-        vit_jax.evaluate(tmp_path / "run", {"data.root": "x"})
-
-
 def test_a_model_of_a_plug_in_gets_its_whole_section():
     with plugins.loaded():
         options = {"model.resnet_version": "v2", "model.gelu": "erf"}
@@ -352,15 +325,3 @@ def test_a_network_is_the_same_whatever_it_does_not_read(name):
             checked += 1
             assert same == is_unread(changed, key), key
     assert checked > 15
-
-
-@pytest.mark.parametrize("crop", ["resize", "random", "inception"])
-def test_crops_read_what_they_declare(crop):
-    data = config.Data(train_crop=crop)
-    read = [
-        name
-        for name, value in (("resize_to", 300), ("crop_area", (0.5, 1.0)))
-        if transforms.train_transforms(dataclasses.replace(data, **{name: value}))
-        != transforms.train_transforms(data)
-    ]
-    assert read == {"random": ["resize_to"], "inception": ["crop_area"]}.get(crop, [])

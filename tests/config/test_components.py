@@ -6,11 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import plugins
@@ -131,21 +129,6 @@ def test_every_named_optimizer_descends(name):
     grads = {"kernel": jnp.full((3, 4), 0.5)}
     updates, _ = tx.update(grads, tx.init(params), params)
     assert np.all(np.asarray(updates["kernel"]) > 0)  # the step multiplies by minus the rate
-
-
-def test_lion_is_that_of_optax_with_its_arguments():
-    params = {"kernel": jnp.arange(6.0).reshape(2, 3), "bias": jnp.ones(3)}
-    grads = jax.tree.map(lambda x: jnp.cos(x * 3), params)
-    ours = optimizers.create_optimizer(
-        config.Optimizer(name="lion", b1=0.8, b2=0.95, weight_decay=0.1, decayed="all"),
-        clip_norm=None,
-    )
-    reference = optax.lion(0.01, b1=0.8, b2=0.95, weight_decay=0.1)
-    state, other = ours.init(params), reference.init(params)
-    for _ in range(3):
-        updates, state = ours.update(grads, state, params)
-        expected, other = reference.update(grads, other, params)
-        chex.assert_trees_all_close(jax.tree.map(lambda x: -0.01 * x, updates), expected, rtol=1e-6)
 
 
 def test_loss_probabilities_and_schedule_of_a_plug_in():

@@ -119,24 +119,3 @@ def test_what_is_proposed_for_a_batch_is_accepted():
         train |= {"microbatch": microbatch}
         options = {f"train.{key}": str(value).lower() for key, value in train.items()}
         follow(LIKE | options | {"data.repeats": str(repeats)}, devices)
-
-
-def test_a_microbatch_is_proposed_where_it_keeps_the_batch():
-    """Of no more images at a time than the accumulation that was asked for would have had."""
-    message = refusal(LIKE | {"train.batch_size": "2048", "train.accumulation": "3"}, 1)
-    assert message == (
-        "train.batch_size=2048: not a multiple of train.accumulation 3; nearest: 2049, "
-        "or set train.microbatch=512"
-    )
-
-
-@pytest.mark.parametrize("microbatch", [None, 3])
-def test_the_batch_for_few_images_divides(microbatch):
-    cfg = config.build({
-        "train": {"batch_size": 4096, "accumulation": 4, "mixup": 0.2, "microbatch": microbatch}
-    })  # fmt: skip
-    (line,) = checks.large_batch(cfg, 154, 8)
-    fewer = int(line.rpartition("=")[2])
-    cfg = config.build(config.override(config.to_dict(cfg), {"train.batch_size": str(fewer)}))
-    checks.check_options(cfg)
-    checks.check_devices(checks.with_accumulation(cfg, 8), 8)

@@ -54,13 +54,6 @@ def test_a_config_is_loaded_built_and_completed_once(calls, monkeypatch, tmp_pat
     assert (cfg.name, cfg.train.batch_size, workdir) == ("digits", 32, tmp_path / "run")
 
 
-def test_the_directory_is_that_of_the_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train_loop, "train", lambda cfg, workdir, **_: (cfg.name, workdir))
-    name, workdir = api.train("digits")
-    assert (name, str(workdir)) == ("digits", "runs/digits")
-
-
 def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["train", "digits", "--dry-run"]) == 0
