@@ -16,7 +16,7 @@ import commands
 import image_folders
 import runs
 from vit_jax import cli, config
-from vit_jax.data import decoding, folders, native_aspect, transforms
+from vit_jax.data import decoding, folders, native_aspect, sources, transforms
 from vit_jax.inference import embedding, loaded_model, loading
 from vit_jax.inference.evaluation import evaluate
 from vit_jax.runtime import distributed
@@ -89,6 +89,18 @@ def test_a_model_trained_without_labels_writes_those_of_the_data(layout, opened,
     said = {"mixed": "test: 3 of 4 images have a class, so no", "flat": "no labels are written: "}
     assert said.get(layout, "") in caplog.text
     assert (layout == "classes") == ("labels are written" not in caplog.text)
+
+
+@pytest.mark.parametrize(("classes", "each", "labeled"), [(30, 4, False), (2, 60, True)])
+def test_images_held_out_without_labels_stay_those_embedded(tmp_path, classes, each, labeled):
+    """With labels, each class has one held out: where classes are small, these are others."""
+    image_folders.fill(tmp_path, *(f"{c}/{k}.png" for c in range(classes) for k in range(each)))
+    data = {"source": "folder", "root": str(tmp_path), "holdout": 0.05, "eval_split": "validation"}
+    cfg = config.build({"objective": {"name": "mae"}, "data": data})
+    found = embedding._source(types.SimpleNamespace(config=cfg, classes=()), None, "images")
+    expected = sources.open_source(cfg.data, "validation", labels=False)
+    assert embedding._names(found) == embedding._names(expected)
+    assert bool(found.classes) == labeled
 
 
 @pytest.mark.slow

@@ -231,10 +231,20 @@ def _source(
                     "data.eval_split=%s: %d of %d images have a class, so no labels are written",
                     data.eval_split, len(labeled), len(source),
                 )  # fmt: skip
+            elif (data.holdout or "[" in data.eval_split) and _names(labeled) != _names(source):
+                # A holdout has some of each class; tars and tables are cut by paths with classes.
+                logs.log.warning(
+                    "data.eval_split=%s: is other images where they have classes, so no labels are "
+                    "written", data.eval_split,
+                )  # fmt: skip
             else:
                 source = labeled
     folder_check.log_left_out(data, source)
     return source
+
+
+def _names(source: sources.Source) -> set[str]:
+    return {source.name(at) for at in range(len(source))}
 
 
 def row_inputs(batch: runner.Batch, *, numbers: bool = False) -> runner.Inputs:
