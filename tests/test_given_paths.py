@@ -38,21 +38,6 @@ def test_a_home_directory_is_expanded_and_a_relative_root_recorded_whole(tmp_pat
     assert parsed.workdir == tmp_path / "run"
 
 
-def test_weights_are_recorded_whole_and_published_names_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "teacher.npz").touch()
-    given = {
-        "data.examples": "list.json",
-        "init_from": "cifar10/ViT-6_4",
-        "objective.name": "distillation",
-        "objective.teacher": "teacher.npz",
-    }
-    cfg = run_config.config_from_values({**config.to_dict(runs.configure())}, given)
-    assert cfg.data.examples == f"{tmp_path}/list.json"
-    assert cfg.init_from == "cifar10/ViT-6_4"
-    assert cfg.objective.teacher == f"{tmp_path}/teacher.npz"
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

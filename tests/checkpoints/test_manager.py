@@ -110,20 +110,6 @@ def test_a_step_counts_only_after_its_commit(make, monkeypatch, last):
     assert saver.steps() == [1, 2]
 
 
-def test_keeps_the_newest_and_the_best_of_a_falling_metric(make):
-    """Where orbax's own manager deleted the newest: the best is the first, all later are worse."""
-    saver = make(keep=2)
-    for step, top1 in ((10, 0.9), (20, 0.8), (30, 0.7), (40, 0.6), (50, 0.5)):
-        put(saver, step, {"top1": top1, "loss": 1.0})
-    assert saver.steps() == [10, 40, 50]
-    assert saver.best_step() == 10
-    put(saver, 60)  # saved without an evaluation
-    assert saver.steps() == [10, 50, 60]
-    put(saver, 70, {"top1": 0.95, "loss": 2.0})
-    assert saver.steps() == [60, 70]
-    assert saver.best_step() == 70
-
-
 def test_the_best_loss_is_the_lowest_and_finite(make):
     saver = make(keep=1, best="loss")
     for step, loss in ((1, 3.0), (2, 1.0), (3, float("nan")), (4, 2.0), (5, float("-inf"))):

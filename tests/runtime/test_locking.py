@@ -135,11 +135,6 @@ def test_a_stopped_holder_holds(folder):
         assert f"process {process.pid}" in refused(folder)
 
 
-def test_threads_of_one_process_exclude_each_other(folder):
-    with locking.exclusive(folder):
-        assert f"process {os.getpid()}" in refused(folder)
-
-
 def test_many_at_once_and_one_at_a_time(folder, monkeypatch):
     """Locks come and go, their files deleted each time, and never are there two holders."""
     monkeypatch.setattr(locking, "NEAR", 60.0)
