@@ -31,6 +31,10 @@ def test_a_run_that_trains_on_is_no_beginning_of_all_cells(tmp_path, monkeypatch
     (source / "checkpoints").mkdir(parents=True)
     steps = [36]
     assert study._newest_step(str(source)) is study._newest_step("augreg/ViT-B_16") is None
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(study.checkpoint_records, "find_step", lambda folder: (36, ""))
+        assert study._newest_step("~/source") == 36
     monkeypatch.setattr(study, "_newest_step", lambda name: steps[-1])
     plan = sweeps.plan()
     base = dataclasses.replace(plan.base, init_from=str(source))

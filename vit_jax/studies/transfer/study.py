@@ -314,10 +314,11 @@ class TransferStudy(Study):
 
 def _newest_step(name: str) -> int | None:
     """The step that `init_from` loads of a run directory; None for other weights."""
-    folder = pathlib.Path(name) / "checkpoints"
+    folder = storage.as_path(name) / "checkpoints"
     try:
-        return checkpoint_records.find_step(folder)[0] if folder.is_dir() else None
-    except config.UserError:  # reported by the cell
+        with storage.os_errors():
+            return checkpoint_records.find_step(folder)[0] if folder.is_dir() else None
+    except (config.UserError, OSError):  # reported by the cell
         return None
 
 
