@@ -34,10 +34,32 @@ F = TypeVar("F", bound=Callable[..., object])
 # The mesh's axes, named again because models cannot import `training.sharding`.
 BATCH_AXES = ("data", "zero", "fsdp")
 
+
+def _recomputed(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """An elementwise function whose derivative the backward pass of a CPU computes from its input.
+
+    XLA would keep what both passes have in common, such as tanh, beside the input and the output: a
+    step of ViT-S/16 with 16 images has 1.43 GiB of temporaries instead of 1.64, and is no slower.
+    """
+
+    @jax.custom_jvp
+    def call(x: jax.Array) -> jax.Array:
+        return function(x)
+
+    @call.defjvp
+    def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        (x,) = primals
+        # For GPUs and TPUs a barrier would be in the way of fusions.
+        again = jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
+        return call(x), jax.jvp(function, (again,), tangents)[1]
+
+    return call
+
+
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu_tanh": functools.partial(nnx.gelu, approximate=True),
-    "gelu_erf": functools.partial(nnx.gelu, approximate=False),
-    "gelu_quick": lambda x: x * nnx.sigmoid(1.702 * x),  # as in OpenAI's CLIP
+    "gelu_tanh": _recomputed(functools.partial(nnx.gelu, approximate=True)),
+    "gelu_erf": _recomputed(functools.partial(nnx.gelu, approximate=False)),
+    "gelu_quick": _recomputed(lambda x: x * nnx.sigmoid(1.702 * x)),  # as in OpenAI's CLIP
     "silu": nnx.silu,
     "relu": nnx.relu,
     "tanh": jnp.tanh,
@@ -261,6 +283,23 @@ class Mlp(nnx.Module):
         return self.fc2(normalize(self.sub_norm, x) if self.inner else x)
 
 
+@jax.custom_jvp
+def softmax(logits: jax.Array) -> jax.Array:
+    """The softmax over the last axis; the backward pass keeps its result alone.
+
+    That of jax has no such rule unless `jax_softmax_custom_jvp` is set, and keeps exponents too:
+    1.98 GiB of temporaries instead of 1.64 in a step of ViT-S/16 with 16 images on a CPU.
+    """
+    return jax.nn.softmax(logits, axis=-1)
+
+
+@softmax.defjvp
+def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (tangent,) = tangents
+    y = softmax(*primals)
+    return y, y * (tangent - jnp.sum(y * tangent, axis=-1, keepdims=True))
+
+
 def attention_weights(
     query: jax.Array,
     key: jax.Array,
@@ -290,7 +329,7 @@ def attention_weights(
     if lengths is not None:
         keys = jnp.arange(key.shape[1], dtype=lengths.dtype)[None, None, None]
         logits = jnp.where(keys < lengths[:, None, None, None], logits, -jnp.inf)
-    return jax.nn.softmax(logits if bias is None else logits + bias[None], axis=-1)
+    return softmax(logits if bias is None else logits + bias[None])
 
 
 def _attend(
