@@ -14,12 +14,19 @@ import runs
 import vit_jax
 from vit_jax import cli, config, train_loop, weights
 from vit_jax.checkpoints import manager
-from vit_jax.inference import conversion, embedding, evaluation, loading, prediction
+from vit_jax.inference import (
+    conversion,
+    embedding,
+    evaluation,
+    loaded_model,
+    loading,
+    prediction,
+)
 from vit_jax.inference.doctor import listing, reading
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
-from vit_jax.utils.errors import AssumptionWarning
+from vit_jax.utils.errors import AssumptionWarning, CheckpointError
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 HF = foreign.FOLDER / "hf_vit_tiny"
@@ -260,6 +267,23 @@ def test_a_run_of_another_size_sees_as_much_of_an_image():
         given = {f"data.{key}": value for key, value in given.items()}
         found, trained = loading._resized_from(values, given)
         assert (found.data.before_crop, trained.data.image_size) == ((box, box), (16, 16))
+
+
+def test_options_leave_no_part_of_a_run_out(tmp_path):
+    """What remains would compute something else, from arrays that all fit."""
+    model = {"num_classes": 3, "registers": 2, "pooling": "token"}
+    cfg = runs.configure(model=model)
+    params = build.create_model(cfg).init(jax.random.key(0))
+    opened = loaded_model.LoadedModel(config=cfg, params=params, classes=(), kind="run", step=1)
+    conversion.save_checkpoint(opened, params, tmp_path / "run", "")
+    for options, line in (
+        ({"model.registers": 0}, "which has no params/registers; keep the run's options$"),
+        ({"model.pooling": "gap"}, "which has no params/cls; set model.class_token=true$"),
+    ):
+        with pytest.raises(CheckpointError, match=line):
+            loading.load(tmp_path / "run", options)
+    whole = {"model.pooling": "gap", "model.class_token": True}
+    assert "cls" in loading.load(tmp_path / "run", whole).params
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -289,12 +289,31 @@ def load_held(directory: pathlib.Path, step_number: int, cfg: config.Config) -> 
     selection = trainable.from_config(model, cfg, check=False)
     params = trainable.parameters(model, cfg)
     leaves = records.read_leaves(directory, step_number)
+    _check_complete(records.folder(directory, step_number), leaves, params)
     kept = any(name.startswith("ema/") for name in leaves)  # by train.ema, or the objective
     own = jax.eval_shape(selection.split, params)
     averaged = {"ema": own} if kept and own else {}  # empty where the objective's alone train
     shapes = averaged if averaged and selection.specs is None else {"params": params} | averaged
     target = sharding.placed(shapes, mesh, cfg.mesh, sharding.COMPUTE)
     return reader.restore_subtree(directory, step_number, target)
+
+
+def _check_complete(path: epath.Path, leaves: Collection[str], params: models.Params) -> None:
+    """Raises CheckpointError for arrays of a model that other options of it would leave out."""
+    # The objective's own are read by those who need them.
+    own = {*tree_utils.flatten({"params": params})}
+    lost = [
+        name
+        for name in leaves
+        if name.startswith("params/") and not name.startswith(f"params/{OBJECTIVE}/")
+        and name not in own
+    ]  # fmt: skip
+    if lost:
+        remedy = "set model.class_token=true" if "params/cls" in lost else "keep the run's options"
+        raise CheckpointError(
+            f"{path}: does not fit this config, which has no {lost[0]}{messages.more(lost)}; "
+            f"{remedy}"
+        )
 
 
 class Initial(NamedTuple):
