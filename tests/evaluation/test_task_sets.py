@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+import image_folders
 import runs
 import tfds_fakes
 import toys
@@ -280,3 +281,16 @@ def test_weights_of_others_need_no_images_of_their_own():
     for own in ({"evaluation.probe": "self"}, {"evaluation.tasks": "imagenet-real"}):
         with pytest.raises(ConfigError, match="names no images; set --config.data.source"):
             vit_jax.evaluate(TOKEN, own)
+
+
+@pytest.mark.parametrize(("classes", "each", "said"), [(30, 4, True), (2, 60, False)])
+def test_test_images_that_are_trained_on_without_labels_are_said(
+    tmp_path, caplog, classes, each, said
+):
+    """A holdout with labels has one of each class, and that of the run has not."""
+    image_folders.fill(tmp_path, *(f"{c}/{k}.png" for c in range(classes) for k in range(each)))
+    data = {"source": "folder", "root": str(tmp_path), "holdout": 0.05, "eval_split": "validation"}
+    values = {"objective": {"name": "mae"}, "data": data, "evaluation": {"knn": ("self",)}}
+    task_sets.open_pairs(config.build(values), len)
+    line = "evaluation.knn=self: 23 of 30 test images are trained on, without their labels"
+    assert (line in caplog.text) == said

@@ -149,6 +149,8 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
             # With labels, whoever opened the run's splits has said it.
             if not cfg.needs_labels and (skipped := folder_check.left_out(pair)):
                 logs.log.info("%s=%s: not used: %s", key, OWN, skipped)
+            if not cfg.needs_labels and cfg.data.holdout:
+                _warn_of_trained(cfg.data, pair[1], f"{key}={OWN}")
             yield name, pair
         elif name == DIGITS:
             yield name, _own_splits(config.Data(source="digits"))
@@ -174,6 +176,18 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
                 ),
             ):
                 yield task.name.removeprefix(FEW_SHOT), pair
+
+
+def _warn_of_trained(data: config.Data, test: Source, key: str) -> None:
+    """Says how many test images, held out by class, are trained on where labels do not count."""
+    train = sources.open_source(data, data.train_split, labels=False, train=True)
+    trained = {train.name(at) for at in range(len(train))}
+    if count := sum(test.name(at) in trained for at in range(len(test))):
+        logs.log.warning(
+            "%s: %d of %d test images are trained on, without their labels, as data.holdout=%g "
+            "keeps one of each small class; make folders of splits",
+            key, count, len(test), data.holdout,
+        )  # fmt: skip
 
 
 def _own_splits(data: config.Data, key: str = DIGITS) -> tuple[Source, Source]:
