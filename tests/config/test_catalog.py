@@ -237,11 +237,12 @@ def test_an_override_leaves_the_members_of_a_list_in_order():
     ("wrong", "hint"),
     [
         ("pretrain/ViT-L_16-jft-7", "; did you mean pretrain/ViT-L_16-jft-7ep?"),
-        (
+        pytest.param(
             "dino",
             "; did you mean one of dino/ViT-S_16-imagenet, dino/ViT-S_16-imagenet-300ep, "
             "dino/ViT-B_16-imagenet, dino/ViT-S_16-imagenet-ibot, dino/ViT-L_16-imagenet-v2, "
             "dino/ViT-L_16-imagenet-v3, dino/folder?",
+            id="folder",
         ),
         ("zzz", "; `vit_jax list` shows all"),
     ],

@@ -165,10 +165,11 @@ def test_devices_divide_mesh_and_batch(devices, options, line):
     ("schedule", "line"),
     [
         ({"warmup": 99}, None),
-        (
+        pytest.param(
             {"warmup": 100},
             "schedule.warmup=100 steps: 100 steps, but the run has 100; at most 99 steps; "
             "set schedule.warmup=99 or less, or raise train.duration",
+            id="warmup",
         ),
         ({"name": "constant", "warmup": 20, "cooldown": 80}, None),
         (

@@ -123,9 +123,11 @@ def test_what_is_no_folder_with_splits_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("there", "remedy", "options"),
     [
-        (["other"], "to keep a tenth of train for it, set data.train_split='train[:90%]' and "
-                    "data.eval_split='train[90%:]'",
-         {"train_split": "train[:90%]", "eval_split": "train[90%:]"}),
+        pytest.param(
+            ["other"], "to keep a tenth of train for it, set data.train_split='train[:90%]' and "
+                       "data.eval_split='train[90%:]'",
+            {"train_split": "train[:90%]", "eval_split": "train[90%:]"}, id="other",
+        ),
         (["val", "validation"], "set data.eval_split=val or validation", {"eval_split": "val"}),
     ],
 )  # fmt: skip
@@ -360,8 +362,11 @@ def test_excluded_files_are_in_no_split_and_move_no_other(tmp_path, caplog):
         (None, "cannot be read: No such file or directory"),
         ("", "needs a header and a column, image"),
         ("image\n../x.jpg\n", "line 2: ../x.jpg: must be a path below data.root"),
-        ("image\nno.jpg\ndog/b.jpg\n", r"none of its images are in data\.root=\S+, such as "
-         r"dog/b\.jpg; paths are relative to it; data\.exclude=none leaves nothing out"),
+        pytest.param(
+            "image\nno.jpg\ndog/b.jpg\n", r"none of its images are in data\.root=\S+, such as "
+            r"dog/b\.jpg; paths are relative to it; data\.exclude=none leaves nothing out",
+            id="elsewhere",
+        ),
     ],
 )  # fmt: skip
 def test_a_list_that_excludes_nothing_is_refused(pets, tmp_path, text, line):
