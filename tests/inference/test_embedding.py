@@ -17,6 +17,7 @@ import image_folders
 import runs
 from vit_jax import cli, config
 from vit_jax.data import decoding, folders, native_aspect, sources, transforms
+from vit_jax.data.source import read_names
 from vit_jax.inference import embedding, loaded_model, loading
 from vit_jax.inference.evaluation import evaluate
 from vit_jax.runtime import distributed
@@ -99,7 +100,7 @@ def test_images_held_out_without_labels_stay_those_embedded(tmp_path, classes, e
     cfg = config.build({"objective": {"name": "mae"}, "data": data})
     found = embedding._source(types.SimpleNamespace(config=cfg, classes=()), None, "images")
     expected = sources.open_source(cfg.data, "validation", labels=False)
-    assert embedding._names(found) == embedding._names(expected)
+    assert read_names(found) == read_names(expected)
     assert bool(found.classes) == labeled
 
 

@@ -241,7 +241,7 @@ def test_what_belongs_to_the_weights_is_taken_over(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "describe_checkpoint", lambda reference, wanted: facts)
         taken = directory.as_in_weights(cfg, BEGIN)
-        with pytest.warns(AssumptionWarning, match=r"otherwise .*: model.gelu: erf -> tanh; to"):
+        with pytest.warns(AssumptionWarning, match=r"differs .*: model.gelu: erf -> tanh; le"):
             kept = directory.as_in_weights(cfg, BEGIN | {"model.gelu": "tanh"})
         plain = run_config.resolve("digits", {"init_from": str(TOKEN)})
         fixed = directory.as_in_weights(plain, {}).model.position

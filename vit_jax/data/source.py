@@ -55,6 +55,11 @@ class Source(Protocol):
         ...
 
 
+def read_names(source: Source) -> set[str]:
+    """The names of all examples."""
+    return {source.name(at) for at in range(len(source))}
+
+
 def read_labels(source: Source) -> np.ndarray:
     """The labels (N,) int64 of a source with one class per image.
 

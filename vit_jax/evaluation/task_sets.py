@@ -20,7 +20,7 @@ from vit_jax.data import (
 )
 from vit_jax.data.datasets import OBJECTNET
 from vit_jax.data.real_labels import NONE, Reassessed
-from vit_jax.data.source import WITHOUT_LABELS, DataError, Source
+from vit_jax.data.source import WITHOUT_LABELS, DataError, Source, read_names
 from vit_jax.data.split_roles import KINDS, OWN
 from vit_jax.data.tasks import Task
 from vit_jax.evaluation import evaluators
@@ -181,7 +181,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
 def _warn_of_trained(data: config.Data, test: Source, key: str) -> None:
     """Says how many test images, held out by class, are trained on where labels do not count."""
     train = sources.open_source(data, data.train_split, labels=False, train=True)
-    trained = {train.name(at) for at in range(len(train))}
+    trained = read_names(train)
     if count := sum(test.name(at) in trained for at in range(len(test))):
         logs.log.warning(
             "%s: %d of %d test images are trained on, without their labels, as data.holdout=%g "

@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 from vit_jax import config, models
 from vit_jax.checkpoints import digests
 from vit_jax.data import bucket, folder_check, folders, native_aspect, sources
+from vit_jax.data.source import read_names
 from vit_jax.evaluation import runner
 from vit_jax.inference import loaded_model, loading
 from vit_jax.runtime import device, distributed, logs
@@ -226,12 +227,13 @@ def _source(
         except config.UserError as error:
             logs.log.info("no labels are written: %s", error)
         else:
+            cut = data.holdout or "[" in data.eval_split
             if len(labeled) < len(source):
                 logs.log.warning(
                     "data.eval_split=%s: %d of %d images have a class, so no labels are written",
                     data.eval_split, len(labeled), len(source),
                 )  # fmt: skip
-            elif (data.holdout or "[" in data.eval_split) and _names(labeled) != _names(source):
+            elif cut and read_names(labeled) != read_names(source):
                 # A holdout has some of each class; tars and tables are cut by paths with classes.
                 logs.log.warning(
                     "data.eval_split=%s: is other images where they have classes, so no labels are "
@@ -241,10 +243,6 @@ def _source(
                 source = labeled
     folder_check.log_left_out(data, source)
     return source
-
-
-def _names(source: sources.Source) -> set[str]:
-    return {source.name(at) for at in range(len(source))}
 
 
 def row_inputs(batch: runner.Batch, *, numbers: bool = False) -> runner.Inputs:

@@ -245,7 +245,7 @@ def _resized_from(
         logs.warn_of_assumptions(f"data.root={cfg.data.root}", [line])
     if "data.image_size" not in overrides:
         return cfg, cfg
-    # The view is of the new size, of which a run's own may be too large a part.
+    # Chosen for the new size, a view may not fit the run's own.
     view = ("data.image_size", "data.resize_to", "data.crop_pct")
     sizeless = {key: value for key, value in overrides.items() if key not in view}
     # Whole on every device, as the host resizes.

@@ -40,8 +40,8 @@ def as_in_weights(cfg: config.Config, overrides: Mapping[str, str]) -> config.Co
     lines = [*weights.assumptions(spec, wanted=taken)]
     if others := config.differences(*(_as_computed(one) for one in (every, taken))):
         lines.append(
-            f"set otherwise than in these weights: {config.listed(others)}; to take theirs, leave "
-            "these options out, and in Python name init_from in get_config"
+            f"differs from these weights: {config.listed(others)}; leave these options out to take "
+            "the weights' (in Python: pass init_from to get_config)"
         )
     logs.warn_of_assumptions(cfg.init_from, lines)
     return taken
@@ -190,13 +190,13 @@ def _of_weights(spec: weights.ModelSpec, cfg: config.Config) -> dict[str, object
 
 def _as_computed(cfg: config.Config) -> config.Config:
     """The config without differences in model and pixels that change no output."""
-    same = {
-        key: values[:1] * (len(set(values)) == 1) or values
-        for key in ("mean", "std")
-        for values in (getattr(cfg.data, key),)
-    }
-    model, data = exporting.normal(cfg.model), dataclasses.replace(cfg.data, **same)
-    return dataclasses.replace(cfg, model=model, data=data)
+
+    def shortest(values: tuple[float, ...]) -> tuple[float, ...]:
+        return values[:1] if len(set(values)) == 1 else values
+
+    pixels = {key: shortest(getattr(cfg.data, key)) for key in ("mean", "std")}
+    data = dataclasses.replace(cfg.data, **pixels)
+    return dataclasses.replace(cfg, model=exporting.normal(cfg.model), data=data)
 
 
 def _with_options(
