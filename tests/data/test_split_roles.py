@@ -1,5 +1,7 @@
 """Splits by role: what their metrics are called, what chooses, what `auto` means."""
 
+import dataclasses
+
 import pytest
 
 from commands import error_line
@@ -66,12 +68,12 @@ def test_with_a_test_split_the_other_one_chooses():
 
 
 def test_a_test_split_is_neither_trained_nor_chosen_on():
-    split_roles.check_test_split(data(eval_split="val", test_split="test"))
+    split_roles.check_splits(data(eval_split="val", test_split="test"))
     for options, key in (
         ({"eval_split": "test", "test_split": "test"}, "eval_split=test"),
         ({"eval_split": "val", "test_split": "train[90%:]"}, "train_split=train"),
     ):
-        assert error_line(ConfigError, split_roles.check_test_split, data(**options)) == (
+        assert error_line(ConfigError, split_roles.check_splits, data(**options)) == (
             f"data.test_split={options['test_split']}: has images of data.{key}; "
             "name a split of its own, or none"
         )
@@ -82,11 +84,25 @@ def test_a_list_of_validation_images_that_stands_for_the_test_split_is_no_test(t
         (tmp_path / f"{name}.csv").write_text("image,class\n1.jpg,a\n2.jpg,b\n")
     own = config.Data(source="csv", root=str(tmp_path), eval_split="val", test_split="test[:9]")
     with pytest.raises(ConfigError, match="^data.test_split=test.*has images of data.eval_split=v"):
-        split_roles.check_test_split(own)
+        split_roles.check_splits(own)
     with pytest.warns(AssumptionWarning, match="data.eval_split=test: there is none; val is read"):
         sources.open_source(own, "test")
     (tmp_path / "test.csv").write_text("image,class\n")
-    split_roles.check_test_split(own)
+    split_roles.check_splits(own)
+
+
+def test_images_are_not_evaluated_and_trained_on_under_two_names(tmp_path):
+    (tmp_path / "Train.csv").write_text("image,class\n1.jpg,a\n2.jpg,b\n")
+    own = config.Data(source="csv", root=str(tmp_path), eval_split="training[:50%]")
+    assert error_line(ConfigError, split_roles.check_splits, own) == (
+        "data.eval_split=training[:50%]: has images of data.train_split=train, as both mean Train; "
+        "name another split, or both alike"
+    )
+    # Its metrics are then called `train_split`.
+    split_roles.check_splits(dataclasses.replace(own, eval_split="train"))
+    (tmp_path / "training.csv").write_text("image,class\n3.jpg,a\n4.jpg,b\n")
+    (tmp_path / "train.csv").write_text("image,class\n1.jpg,a\n2.jpg,b\n")
+    split_roles.check_splits(own)
 
 
 DISTILLED = {"objective": {"name": "distillation"}, "data": {"eval_split": "val"}}

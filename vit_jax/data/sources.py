@@ -123,7 +123,7 @@ def open_splits(cfg: config.Config) -> RunSplits:
     Images in files are checked, by their first bytes; none is decoded.
     """
     data, final = cfg.data, split_roles.final(cfg.data)
-    split_roles.check_test_split(data, labels=cfg.needs_labels)
+    split_roles.check_splits(data, labels=cfg.needs_labels)
     evaluation = open_split(cfg, data.eval_split)
     classes = tuple(evaluation.classes)
     cfg = config.with_classes(cfg, len(classes))

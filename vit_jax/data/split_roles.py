@@ -132,26 +132,31 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
     return lines
 
 
-def check_test_split(data: config.Data, *, labels: bool = True) -> None:
-    """Raises ConfigError if the test split is also used for training or selection.
+def check_splits(data: config.Data, *, labels: bool = True) -> None:
+    """Raises ConfigError if splits share images, unless their names say that they do.
 
-    Images are found by their `labels`, or without.
+    The test split has no image of the other two. Evaluated images may be trained on under the same
+    name, as metrics are then called so. Images are found by their `labels`, or without.
     """
-    if data.test_split is None:
-        return
-    # Lists, tars and tables take a validation split for `test` where there is none of that name.
+    # Lists, tars and tables take a synonym, and a validation split for `test` where there is none.
     there = () if data.source in ("folder", "tfds") else _there(data, labels=labels)
 
     def found(split: str) -> str:
         name = split.partition("[")[0]
         return (splits.find_folder(name, there) or name) + split[len(name) :]
 
-    for key, other in (("train_split", data.train_split), ("eval_split", data.eval_split)):
-        if splits.overlap(found(data.test_split), found(other)):
+    trained, evaluated, test = data.train_split, data.eval_split, data.test_split
+    for key, other in (("train_split", trained), ("eval_split", evaluated)):
+        if test is not None and splits.overlap(found(test), found(other)):
             raise config.ConfigError(
-                f"data.test_split={data.test_split}: has images of data.{key}={other}; "
+                f"data.test_split={test}: has images of data.{key}={other}; "
                 "name a split of its own, or none"
             )
+    if splits.overlap(found(evaluated), found(trained)) and not splits.overlap(evaluated, trained):
+        raise config.ConfigError(
+            f"data.eval_split={evaluated}: has images of data.train_split={trained}, as both mean "
+            f"{splits.parts(found(trained))[0].name}; name another split, or both alike"
+        )
 
 
 def asks_for_own(cfg: config.Config) -> bool:

@@ -508,6 +508,9 @@ def test_masked_patches_learn_the_teachers_answers(own_head):
     made.options = made.options.__class__(**{**vars(made.options), "patch_loss": 0.0})
     alone = made.loss(outputs, inputs)[0]
     np.testing.assert_allclose(loss, alone + 2 * views.mean(), rtol=2e-5)
+    # Four masked patches, where the product of 0.8 and 4 leaves room for three.
+    over = both(large | {"masked": np.ones((3, 2, 4), bool)})[0]["patch_weight"]
+    np.testing.assert_allclose(over.sum(-1), 1.0)
 
 
 def test_sinkhorn_of_a_batch_without_a_masked_view_is_finite():

@@ -276,7 +276,8 @@ class Dino(Objective):
         bool says which ones the student did not see.
         """
         most, shape = self._most_masked, masked.shape[:2]
-        count = jnp.sum(masked, axis=-1, keepdims=True)
+        # At most M, whose product may round to one less than that of the drawn share does.
+        count = jnp.minimum(jnp.sum(masked, axis=-1, keepdims=True), most)
         # The masked ones first; the rest of M weigh nothing.
         index = jnp.argsort(~masked, axis=-1, stable=True)[..., :most].astype(jnp.int32)
         valid = (jnp.arange(most)[None, None] < count).astype(jnp.float32)
