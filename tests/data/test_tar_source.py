@@ -295,6 +295,19 @@ def tables(tmp_path):
     return tmp_path / "f", tmp_path / "p"
 
 
+def test_images_of_other_sizes_are_other_data(tables):
+    root = tables[1]
+    before = opened(root, "train", "parquet").fingerprint()
+    path = root / "data/train-00000-of-00002.parquet"
+    table = pyarrow.parquet.read_table(path)
+    images = table["image"].to_pylist()
+    images[0]["bytes"] += b"longer"
+    table = table.set_column(0, "image", pa.array(images, table.schema.field("image").type))
+    pyarrow.parquet.write_table(table, path, row_group_size=7)
+    tar_source._arranged_once.cache_clear()
+    assert opened(root, "train", "parquet").fingerprint() != before
+
+
 def test_parquet_files_are_the_folder_of_their_images(tables, tmp_path):
     folder, root = tables
     for split in ("train", "test"):
