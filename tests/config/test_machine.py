@@ -8,6 +8,7 @@ import pytest
 from vit_jax import config
 from vit_jax.data import pipeline
 from vit_jax.training import build
+from vit_jax.utils import machine
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,37 @@ def test_images_are_loaded_by_a_process_for_every_four_cores(data, cores, expect
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "bin/vit_jax", raising=False)
     assert pipeline.loader_processes(config.Data(**data)) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "limits", "cores", "memory"),
+    [
+        # `0::/` is what a container sees of its own.
+        ("0::/\n", {"cpu.max": "250000 100000\n", "memory.max": "1048576\n"}, 3, 2**20),
+        ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, 4, None),
+        (
+            "1:cpu:/x\n0::/job/step\n",  # the tightest limit counts
+            {"job/cpu.max": "200000 100000", "job/step/cpu.max": "max 100000", "memory.max": "7"},
+            2,
+            7,
+        ),
+        ("0::/../other\n", {"cpu.max": "50000 100000"}, 1, None),
+        ("1:cpu:/x\n", {"cpu.max": "50000 100000"}, 4, None),  # of version 1
+        (None, {}, 4, None),
+    ],
+    ids=["container", "none", "nested", "outside", "version-1", "no-cgroups"],
+)
+def test_limits_of_a_container_count(own, limits, cores, memory, monkeypatch, tmp_path):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(4))
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path / "cgroups")
+    monkeypatch.setattr(machine, "OWN", tmp_path / "own")
+    for name, value in limits.items():
+        (tmp_path / "cgroups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroups" / name).write_text(value)
+    if own is not None:
+        (tmp_path / "own").write_text(own)
+    assert machine.cores() == cores
+    assert machine.memory() == memory or (memory is None and machine.memory() > 2**28)
 
 
 def test_a_cell_of_a_study_has_loader_processes_too(monkeypatch):

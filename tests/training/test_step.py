@@ -28,7 +28,7 @@ from vit_jax import config
 from vit_jax.runtime import device
 from vit_jax.training import normalization, sharding, step, streams
 from vit_jax.training.build import build
-from vit_jax.utils import tree_utils
+from vit_jax.utils import machine, tree_utils
 
 REPLICATED = {"mesh": {"zero": False}}
 ADAM = {"optimizer": {"name": "adam", "eps": 1e-3, "lr": 1e-2}, "train": {"ema": 0.5}}
@@ -354,10 +354,10 @@ def test_what_cannot_fit_is_refused_before_it_is_allocated(monkeypatch):
         (2 * state - 1, "the training state takes .* set mesh.fsdp"),
         (2 * state, ""),
     ):
-        monkeypatch.setattr(device, "machine_memory", lambda limit=limit: limit)
+        monkeypatch.setattr(machine, "memory", lambda limit=limit: limit)
         with pytest.raises(device.OutOfMemory, match=line) if line else contextlib.nullcontext():
             made.check_memory()
     monkeypatch.setattr(device, "memory", lambda one: None)  # unknown
-    monkeypatch.setattr(device, "machine_memory", lambda: BATCH * SIZE * SIZE)  # without labels
+    monkeypatch.setattr(machine, "memory", lambda: BATCH * SIZE * SIZE)  # without labels
     with pytest.raises(device.OutOfMemory, match=f"train.batch_size={BATCH}: a batch takes"):
         made.check_memory()

@@ -26,6 +26,7 @@ from vit_jax.models import variants
 from vit_jax.preflight import program, topologies
 from vit_jax.runtime import provenance
 from vit_jax.training import run_config
+from vit_jax.utils import machine
 
 PEER = "tf.data"
 PEERS = {PEER: "", "tf.data, our pixels": "INTEGER_ACCURATE"}  # its default is a faster DCT
@@ -134,7 +135,7 @@ def _prepare(files: Sequence[pathlib.Path], folder: pathlib.Path) -> pathlib.Pat
         row_group_size=100,
         use_content_defined_chunking=True,  # with this size, as `datasets` writes them
     )
-    workers = len(os.sched_getaffinity(0))
+    workers = machine.cores()
     request = Request(data_dir=str(data_dir), sources=(str(photos),), holdout=0, workers=workers)
     # Runs the generator to its end, without its lines.
     collections.deque(pack.prepare(input_worker.PACKED, None, request), maxlen=0)

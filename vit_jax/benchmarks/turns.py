@@ -18,6 +18,7 @@ from typing import Any
 from vit_jax import config
 from vit_jax.benchmarks import Table
 from vit_jax.runtime import provenance
+from vit_jax.utils.machine import cores
 
 OURS = "vit_jax"
 HERE = pathlib.Path(__file__).parent
@@ -249,8 +250,7 @@ def table(compared: Sequence[Compared]) -> Table:
 
 def machine(device: str | None = None) -> str:
     """The device, by default jax's, the cores and the load of this machine."""
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    return f"{device or _device()}, {cores} cores, load {load:.1f}"
+    return f"{device or _device()}, {cores()} cores, load {os.getloadavg()[0]:.1f}"
 
 
 def record(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax import config
 from vit_jax.cli import arguments, tables
+from vit_jax.utils import machine
 
 if TYPE_CHECKING:
     from vit_jax.benchmarks import Table
@@ -204,7 +205,7 @@ def _input(args: argparse.Namespace) -> None:
         print()
         last = compared[-1]
         fed = [one for one in last.results if one.name in input.names_of(settings)]
-        per_core = max(map(last.rate, fed)) / len(os.sched_getaffinity(0))
+        per_core = max(map(last.rate, fed)) / machine.cores()
         tables.table(("host", ""), input.host_cores(args.feed, args.topology, per_core))
 
 

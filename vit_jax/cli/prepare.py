@@ -1,11 +1,10 @@
 """`vit_jax prepare`."""
 
 import argparse
-import os
 
 from vit_jax import config
 from vit_jax.cli import arguments
-from vit_jax.utils import messages
+from vit_jax.utils import machine, messages
 
 HELP = "prepare datasets: download, convert, pack, de-duplicate, verify"
 TAKES_CONFIG = False
@@ -111,7 +110,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         cache=args.cache,
         cache_size=args.cache_size,
         dry_run=args.dry_run,
-        workers=args.workers or len(os.sched_getaffinity(0)),
+        workers=args.workers or machine.cores(),
     )
     code = 0
     for name in command.names(args.tasks, request):

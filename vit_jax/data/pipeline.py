@@ -15,7 +15,6 @@ import dataclasses
 import itertools
 import math
 import multiprocessing
-import os
 import pathlib
 import signal
 import sys
@@ -35,6 +34,7 @@ from vit_jax.data.source import DataError, Source, read_labels
 from vit_jax.data.transforms import InceptionCrop, Transform, eval_resampling, train_transforms
 from vit_jax.runtime import signals
 from vit_jax.runtime.logs import log
+from vit_jax.utils import machine
 
 Notes = list[tuple[int, str]]  # unreadable examples, each with the reason
 
@@ -77,8 +77,7 @@ def loader_processes(data: config.Data) -> int:
     own = (main.__package__ or "").partition(".")[0] == __name__.partition(".")[0]
     if not own and script is not None and pathlib.Path(script).stem not in ("vit_jax", "__main__"):
         return 0
-    # Those that this process may use: taskset or a cpuset may leave it fewer than there are.
-    cores = len(os.sched_getaffinity(0))
+    cores = machine.cores()
     return min(cores // 4, 16) if cores >= 8 and data.source in DECODED else 0
 
 

@@ -12,6 +12,7 @@ import jax
 
 from vit_jax import config
 from vit_jax.runtime import backend, logs
+from vit_jax.utils import machine
 
 CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 M_ARENA_MAX = -8  # in glibc's malloc.h
@@ -81,13 +82,8 @@ def _forget(folder: pathlib.Path) -> None:
 def memory(device: Device) -> int | None:
     """Bytes of memory of a device; None: unknown. CPU devices share that of the machine."""
     if device.platform == "cpu":
-        return machine_memory()
+        return machine.memory()
     return (device.memory_stats() or {}).get("bytes_limit")
-
-
-def machine_memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def step_by_step() -> None:

@@ -1,13 +1,13 @@
 """Which code made a result, where and when."""
 
 import datetime
-import os
 import pathlib
 import platform
 import subprocess
 from collections.abc import Mapping
 
 from vit_jax import __version__
+from vit_jax.utils import machine
 
 
 def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, object]:
@@ -19,7 +19,7 @@ def fields(device: str, versions: Mapping[str, str | None]) -> dict[str, object]
         "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "device": device,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": machine.cores(),
         "processor": processor(),
         "versions": {**versions, "vit_jax": __version__},
     }

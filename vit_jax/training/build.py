@@ -21,6 +21,7 @@ from vit_jax.training.durations import Durations
 from vit_jax.training.losses import ClassCounts
 from vit_jax.training.step import Step
 from vit_jax.training.teacher import Teacher
+from vit_jax.utils import machine
 from vit_jax.utils.messages import memory_text
 from vit_jax.weights import adapting
 
@@ -95,11 +96,11 @@ class Trainer:
         batch = rows * sum(
             math.prod(one.shape) * one.dtype.itemsize for one in self.batch_shapes.values()
         )
-        if batch > device.machine_memory():
+        if batch > machine.memory():
             raise device.OutOfMemory(
                 f"train.batch_size={self.cfg.train.batch_size}: a batch takes "
                 f"{memory_text(batch)}, but this host has "
-                f"{memory_text(device.machine_memory())}; lower it"
+                f"{memory_text(machine.memory())}; lower it"
             )
 
     @property
