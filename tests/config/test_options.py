@@ -11,6 +11,7 @@ import pytest
 
 from commands import error_line
 from vit_jax import cli, config
+from vit_jax.config.other_names import OTHER_NAMES
 from vit_jax.training import run_config
 
 DURATION = "must be a number of steps, epochs or examples, such as '10 epochs'"
@@ -213,6 +214,10 @@ def test_differences_are_listed_as_the_command_line_takes_them():
     assert config.listed(config.differences(old, new)) == (
         "seed: 0 -> 2, data.phases: () -> small until=2 epochs image_size=16,16"
     )
+
+
+def test_names_of_other_projects_are_of_options_that_exist():
+    assert OTHER_NAMES.keys() <= {key for key, _, _ in config.declared()}
 
 
 def test_a_section_has_the_arguments_of_its_component():

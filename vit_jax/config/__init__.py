@@ -88,7 +88,6 @@ class Config:
     init_from: str | None = option(
         None,
         "Weights to begin with: a run, a file or folder, or a published name; none: random ones.",
-        elsewhere="checkpoint finetune initial_checkpoint model_init pretrained weights",
     )
     init_head: str = option(
         "new",

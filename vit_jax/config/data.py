@@ -116,11 +116,7 @@ class Data(
         "Split to measure once, at the end; auto: test, where a validation split is evaluated on.",
     )
     image_size: tuple[int, int] = option(
-        (224, 224),
-        "Input height and width in pixels.",
-        at_least=1,
-        at_most=10_000,
-        elsewhere="img_size input_size resolution size",
+        (224, 224), "Input height and width in pixels.", at_least=1, at_most=10_000
     )
     aspect: str = option(
         "fixed",
@@ -140,11 +136,7 @@ class Data(
         "phases.small.until='10 epochs' phases.small.image_size=16.",
     )
     channels: int = option(
-        3,
-        "Channels: 3 for RGB, 1 for gray, or as many as every image has.",
-        at_least=1,
-        at_most=64,
-        elsewhere="in_chans num_channels",
+        3, "Channels: 3 for RGB, 1 for gray, or as many as every image has.", at_least=1, at_most=64
     )
     depth: int = option(
         8,
@@ -172,7 +164,6 @@ class Data(
         "inception",
         "Training view: resize to image_size, random crop of resize_to, or Inception crop.",
         choices=("resize", "random", "inception"),
-        elsewhere="crop",
     )
     eval_crop: str = option(
         "resize",
@@ -226,14 +217,12 @@ class Data(
         None,
         "RandAugment as big_vision's at 224 pixels: operations, magnitude to 30 (2,10); none: off.",
         at_least=0,
-        elsewhere="aa auto_augment rand_augment",
     )
     erase: float = option(
         0.0,
         "Random erasing: probability that a rectangle, 2 to 33 % of the view, becomes noise.",
         at_least=0,
         at_most=1,
-        elsewhere="reprob random_erase random_erasing",
     )
     transforms: tuple[Transform, ...] = option(
         (),
@@ -252,9 +241,7 @@ class Data(
         "Views of an image one after another (repeated augmentation, as timm's sampler).",
         at_least=1,
     )
-    flip: bool = option(
-        True, "Mirror left-right with probability 1/2 while training.", elsewhere="hflip"
-    )
+    flip: bool = option(True, "Mirror left-right with probability 1/2 while training.")
     rotation: float = option(
         0.0, "Random rotation up to this many degrees.", at_least=0, at_most=180
     )
@@ -267,7 +254,6 @@ class Data(
         at_least=0,
         at_most=256,
         free=True,
-        elsewhere="num_workers dataloader_num_workers",
     )
     threads: int = option(2, "Loader threads per process.", at_least=1, at_most=256, free=True)
     prefetch: int = option(
@@ -339,7 +325,6 @@ class Files(Data):
         None,
         "Folder of images, lists, tars or tables; of a bucket, s3://, gs:// or hf://, a copy.",
         free=True,
-        elsewhere="data path dir folder data_dir data_path",
     )
     cache: str | None = option(
         None, "Folder for copies of buckets and listings; none: below ~/.cache/vit_jax.", free=True
@@ -372,7 +357,6 @@ class Folder(Listed, components=("folder",)):
         "Share of each class of unsplit data kept for evaluation; 0: root has splits.",
         at_least=0,
         below=1,
-        elsewhere="val_split validation_split",
     )
 
 

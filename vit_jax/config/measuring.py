@@ -24,10 +24,7 @@ class Checkpoint:
     """When the state is written and how much of it is kept."""
 
     every: Duration | None = option(
-        Duration(1000, "steps"),
-        "Save this often; none: not by steps.",
-        free=True,
-        elsewhere="save_every save_steps",
+        Duration(1000, "steps"), "Save this often; none: not by steps.", free=True
     )
     minutes: float | None = option(
         None, "Save this often by the clock; none: not by time.", above=0, free=True
@@ -80,10 +77,7 @@ class Evaluation:
     """When data.eval_split is measured, and the additional measurements."""
 
     every: Duration | None = option(
-        Duration(1000, "steps"),
-        "Evaluate this often; none: only at the end.",
-        free=True,
-        elsewhere="eval_every eval_steps",
+        Duration(1000, "steps"), "Evaluate this often; none: only at the end.", free=True
     )
     batch_size: int | None = option(
         None, "Images at a time; none: a microbatch of training.", at_least=1, free=True
@@ -196,7 +190,6 @@ class Logging:
         "Steps between lines of metrics.jsonl; none: 50, or fewer for 50 lines of a short run.",
         at_least=1,
         free=True,
-        elsewhere="log_every logging_steps",
     )
     tensorboard: bool = option(True, "Write TensorBoard event files too.", free=True)
     loggers: tuple[Logger, ...] = option(

@@ -19,9 +19,7 @@ class Model(
     """The network; sizes left at None come from `variant`."""
 
     variant: str | None = option(
-        None,
-        "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none.",
-        elsewhere="arch model model_name name size",
+        None, "Size by name, such as ViT-B/16 or R50+ViT-B/32; fills the sizes left at none."
     )
     architecture: str | None = option(
         None, "Kind of network; none: that of the variant, else vit.", kind="model"
@@ -58,29 +56,10 @@ class Model(
     patch_size: tuple[int, int] | None = option(
         None, "Patch height and width in pixels, or in positions of the ResNet's map.", at_least=1
     )
-    width: int | None = option(
-        None,
-        "Token width D.",
-        at_least=1,
-        at_most=10**6,
-        elsewhere="dim embed_dim hidden_dim hidden_size",
-    )
-    depth: int | None = option(
-        None,
-        "Number of encoder layers.",
-        at_least=1,
-        at_most=10_000,
-        elsewhere="layers num_layers num_hidden_layers",
-    )
-    mlp_dim: int | None = option(
-        None, "Hidden width of the MLP.", at_least=1, at_most=10**7, elsewhere="intermediate_size"
-    )
-    heads: int | None = option(
-        None,
-        "Number of attention heads; must divide width.",
-        at_least=1,
-        elsewhere="num_heads num_attention_heads",
-    )
+    width: int | None = option(None, "Token width D.", at_least=1, at_most=10**6)
+    depth: int | None = option(None, "Number of encoder layers.", at_least=1, at_most=10_000)
+    mlp_dim: int | None = option(None, "Hidden width of the MLP.", at_least=1, at_most=10**7)
+    heads: int | None = option(None, "Number of attention heads; must divide width.", at_least=1)
     mlp: str = option(
         "plain",
         "MLP of a layer: two dense layers, or SwiGLU (SiLU of a gate times fc1); width mlp_dim.",
@@ -90,14 +69,12 @@ class Model(
         None,
         "Initial value of LayerScale, a learned factor on every branch; none: no LayerScale.",
         above=0,
-        elsewhere="init_values layerscale_value",
     )
     registers: int = option(
         0,
         "Register tokens between class token and patches, without positions.",
         at_least=0,
         at_most=10_000,
-        elsewhere="num_registers reg_tokens",
     )
     distillation: bool = option(
         False, "Whether a distillation token, with a position of its own, follows the class token."
@@ -125,7 +102,6 @@ class Model(
         "Outputs of the head; none: the number of classes of the data.",
         at_least=1,
         at_most=10**7,
-        elsewhere="nb_classes n_classes num_labels",
     )
     patch_remainder: str = option(
         "refuse",
@@ -136,7 +112,6 @@ class Model(
         "token",
         "Input of the head: class or first token, mean, maximum, both, attention, or several.",
         choices=("token", "first", "gap", "max", "gap_max", "map", "token_gap", "distilled"),
-        elsewhere="global_pool pool",
     )
     pooled_layers: int = option(
         1,
@@ -172,13 +147,11 @@ class Model(
             *("none", "learned_1d", "learned_2d", "relative"),
             *("sincos_1d", "sincos_2d", "sincos_2d_mae"),
         ),
-        elsewhere="pos_embed posemb position_embedding",
     )
     rotary: float | None = option(
         None,
         "Base of rotary position embeddings (RoPE), 100 in DINOv3; none: no rotary positions.",
         at_least=1,
-        elsewhere="rope use_rope rope_theta",
     )
     rotary_span: str = option(
         "separate",
@@ -275,15 +248,12 @@ class Model(
         "Input of the last LayerNorm: the tokens, the pooled features (timm's fc_norm), or none.",
         choices=("tokens", "pooled", "none"),
     )
-    dropout: float = option(
-        0.0, "Dropout rate in the paper's four places.", at_least=0, below=1, elsewhere="drop_rate"
-    )
+    dropout: float = option(0.0, "Dropout rate in the paper's four places.", at_least=0, below=1)
     stochastic_depth: float = option(
         0.0,
         "Stochastic depth rate of the last layer; earlier layers scale linearly from 0.",
         at_least=0,
         below=1,
-        elsewhere="drop_path drop_path_rate",
     )
     # The TPU compiler puts the second form at 15 % more bytes moved and 0.4 GiB more memory.
     attention: str = option(
@@ -304,12 +274,10 @@ class Model(
         "Activations recomputed in the backward pass: none, of attention, all, all but matmuls.",
         choices=("none", "attention", "full", "dots", "dots_no_batch"),
         free=True,
-        elsewhere="grad_checkpointing gradient_checkpointing",
     )
     dtype: str = option(
         "auto",
         "Compute type; auto: bfloat16 on TPU and GPU, float32 on CPU; bfloat16_matmul: float32, "
         "except the products of dense layers (fast on CPUs with AVX512-BF16). Parameters: float32.",
         choices=("auto", "float32", "bfloat16", "bfloat16_matmul"),
-        elsewhere="precision",
     )

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, TypeVar
 from vit_jax.config import components
 from vit_jax.config.components import Kind, suggest
 from vit_jax.config.durations import Duration
+from vit_jax.config.other_names import OTHER_NAMES
 from vit_jax.utils.errors import ConfigError
 
 T = TypeVar("T")
@@ -69,14 +70,12 @@ def option(
     check: Callable[[str, str], object] | None = None,
     kind: str | None = None,
     when: Mapping[str, Any] | None = None,
-    elsewhere: str = "",
 ) -> T:
     """Declares a field: its default, meaning and bounds; `free` ones may change on resume.
 
     `check(text, key)` replaces the comparison with `choices`, for each text of a tuple; `kind` is
     that of the components it names. `when` has the values of other options (or GIVEN), by their
-    keys, with any of which this one is read. `elsewhere` has its names in other projects,
-    which a message translates.
+    keys, with any of which this one is read.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return dataclasses.field(  # pyright: ignore[reportReturnType]
@@ -89,7 +88,6 @@ def option(
             "check": check,
             "kind": kind,
             "when": when or {},
-            "elsewhere": elsewhere.split(),
         },
     )
 
@@ -478,8 +476,8 @@ def namesake(schema: type, key: str, value: Any) -> tuple[str, Any] | None:
     section, _, leaf = key.rpartition(".")
     found = {
         one: hint
-        for one, field, hint in declared(schema)
-        if leaf in [one.rpartition(".")[2], *field.metadata.get("elsewhere", ())]
+        for one, _, hint in declared(schema)
+        if leaf in [one.rpartition(".")[2], *OTHER_NAMES.get(one, "").split()]
     }
     own = [one for one in found if one.rpartition(".")[0] == section]
     if not found:

@@ -36,20 +36,13 @@ class Train:
     """Length of the run, batch size, and how a batch is processed."""
 
     # The paper's for pre-training.
-    batch_size: int = option(
-        4096,
-        "Global batch in images.",
-        at_least=1,
-        at_most=10**7,
-        elsewhere="batch bs train_batch_size",
-    )
+    batch_size: int = option(4096, "Global batch in images.", at_least=1, at_most=10**7)
     # Free, as the batch stays the same: a run may resume on devices with other memory.
     accumulation: int = option(
         1,
         "Microbatches that the global batch is split into; their gradients are added up.",
         at_least=1,
         free=True,
-        elsewhere="accum_steps grad_accum_steps gradient_accumulation_steps",
     )
     microbatch: int | None = option(
         None,
@@ -58,9 +51,7 @@ class Train:
         free=True,
     )
     duration: Duration = option(
-        Duration(90, "epochs"),
-        "Length of the run: N steps, epochs or examples.",
-        elsewhere="epochs num_epochs num_train_epochs steps max_steps total_steps",
+        Duration(90, "epochs"), "Length of the run: N steps, epochs or examples."
     )
     augmentations: tuple[Augmentation, ...] = option(
         (), "Batch augmentations of plug-ins, run on the device.", kind="batch_augmentation"
@@ -70,29 +61,20 @@ class Train:
         "Loss weights by class: balanced, effective, or class by class, as in cat:2,dog:0.5.",
         check=check_class_weights,
     )
-    label_smoothing: float = option(
-        0.0, "Label mass spread over all classes.", at_least=0, below=1, elsewhere="smoothing"
-    )
+    label_smoothing: float = option(0.0, "Label mass spread over all classes.", at_least=0, below=1)
     mixup: float = option(
         0.0,
         "Beta parameter of mixup, which blends pairs of images; 0: off.",
         at_least=0,
         at_most=1e6,
-        elsewhere="mixup_alpha",
     )
     cutmix: float = option(
         0.0,
         "Beta parameter of CutMix; 0: off. With mixup also set, each step picks one of the two.",
         at_least=0,
         at_most=1e6,
-        elsewhere="cutmix_alpha",
     )
-    clip_norm: float | None = option(
-        None,
-        "Gradient norm to clip at; none: no clipping.",
-        above=0,
-        elsewhere="clip_grad grad_clip max_grad_norm",
-    )
+    clip_norm: float | None = option(None, "Gradient norm to clip at; none: no clipping.", above=0)
     clip_by: str = option(
         "global",
         "Norm to clip: of the whole gradient, or of each parameter's, as in DINO's code.",
@@ -104,7 +86,6 @@ class Train:
         "Decay of the averaged parameters that are evaluated; none: no average.",
         above=0,
         below=1,
-        elsewhere="ema_decay model_ema",
     )
     max_bad_steps: int = option(
         0,
@@ -442,14 +423,11 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
     """The update rule."""
 
     name: str = option(
-        "adam",
-        "Update rule; the other options are its arguments.",
-        kind="optimizer",
-        elsewhere="opt optim",
+        "adam", "Update rule; the other options are its arguments.", kind="optimizer"
     )
-    lr: float = option(1e-3, "Peak learning rate.", above=0, elsewhere="learning_rate base_lr")
+    lr: float = option(1e-3, "Peak learning rate.", above=0)
     weight_decay: float = option(
-        0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0, elsewhere="wd"
+        0.0, "Decoupled weight decay, multiplied by the learning rate.", at_least=0
     )
     weight_decay_end: float | None = option(
         None, "Weight decay at the end, reached along a half cosine; none: constant.", at_least=0
@@ -472,7 +450,6 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
         "Factor on the learning rate for every layer below the head, as in BEiT and MAE.",
         above=0,
         at_most=1,
-        elsewhere="layer_lr_decay llrd",
     )
     groups: tuple[ParamGroup, ...] = option(
         (), "Factors on learning rate (lr) and weight decay (decay) by pattern: groups.head.lr=10."
@@ -489,12 +466,8 @@ MOMENT_TYPES = ("float32", "bfloat16")
 class Adam(Optimizer, components=("adam",)):
     """Adam's arguments."""
 
-    b1: float = option(
-        0.9, "First-moment decay.", at_least=0, below=1, elsewhere="beta1 adam_beta1 betas"
-    )
-    b2: float = option(
-        0.999, "Second-moment decay.", at_least=0, below=1, elsewhere="beta2 adam_beta2"
-    )
+    b1: float = option(0.9, "First-moment decay.", at_least=0, below=1)
+    b2: float = option(0.999, "Second-moment decay.", at_least=0, below=1)
     eps: float = option(1e-8, "Epsilon.", above=0)
     # The second moment stays float32: changes of a share 1 - b2 are lost in bfloat16.
     moment_dtype: str = option("float32", "Type of the first moment.", choices=MOMENT_TYPES)
@@ -574,17 +547,8 @@ class Schedule(Section, kind="schedule", given_by_name=("lr", "steps", "warmup")
 
     cooldown: ClassVar[Duration] = Duration(0, "steps")  # of schedules that end by themselves
 
-    name: str = option(
-        "cosine",
-        "Shape after the warm-up.",
-        kind="schedule",
-        elsewhere="sched scheduler lr_scheduler lr_scheduler_type",
-    )
-    warmup: Duration = option(
-        Duration(0, "steps"),
-        "Linear warm-up from 0.",
-        elsewhere="warmup_epochs warmup_steps num_warmup_steps",
-    )
+    name: str = option("cosine", "Shape after the warm-up.", kind="schedule")
+    warmup: Duration = option(Duration(0, "steps"), "Linear warm-up from 0.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
