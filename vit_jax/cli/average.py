@@ -18,7 +18,6 @@ before you trust it.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("checkpoints RUN_OR_FILE", arguments.CHECKPOINT, nargs="+")
     parser.add(
         "--last N",
@@ -31,7 +30,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Writes the mean of checkpoints."""
     from vit_jax.inference import averaging
 
     for line in averaging.average(args.checkpoints, args.output, overrides, last=args.last):

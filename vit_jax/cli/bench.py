@@ -132,7 +132,6 @@ FLAGS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("what", "what to measure; see below", choices=KINDS)
     for name, (kinds, settings, meaning) in FLAGS.items():
         scope = "" if kinds == EVERY else f"{kinds.replace(' ', ', ')}: "
@@ -140,7 +139,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints measurements of this machine."""
     for name, (kinds, _, _) in FLAGS.items():
         # Flags have no argparse defaults: a value means that the user set it.
         value = getattr(args, name.replace("-", "_"))

@@ -20,7 +20,6 @@ and flax get a model card, README.md, for `vit_jax push`.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add("--to", "format to write", required=True, choices=KINDS)
     parser.add(
@@ -36,7 +35,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Writes a checkpoint in the format of another project."""
     from vit_jax.inference import conversion
 
     for line in conversion.convert(

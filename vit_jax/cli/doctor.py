@@ -22,7 +22,6 @@ kinds of findings:
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("folder DIR", "lists, or folders of images, also in a bucket: s3://, gs://, hf://")
     arguments.add_checkpoint(parser, default=CHECKPOINT)
     arguments.add_output(parser, "FILE.html", "page with pictures to write", default="doctor.html")
@@ -54,7 +53,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints a summary of the findings."""
     from vit_jax.inference.doctor import page
     from vit_jax.inference.doctor.run import doctor
 

@@ -20,7 +20,6 @@ error or, within data.max_bad_examples, a row of NaN.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add(
         "images FOLDER",
@@ -43,7 +42,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Writes the features of images to a file."""
     from vit_jax.inference import embedding
     from vit_jax.runtime import distributed
 

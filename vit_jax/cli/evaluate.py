@@ -14,7 +14,6 @@ error.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add("--json", "print one line of JSON")
     arguments.add_output(
@@ -23,7 +22,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the metrics of a checkpoint."""
     import vit_jax
     from vit_jax.runtime import distributed
     from vit_jax.utils import storage

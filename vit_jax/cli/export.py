@@ -21,7 +21,6 @@ compared it with the checkpoint; it needs jax2onnx and onnxruntime.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add("--to", "format to write", required=True, choices=("stablehlo", "onnx"))
     arguments.add_output(parser, "FILE", "file to write", required=True)
@@ -44,7 +43,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Writes a checkpoint as a program that runs without vit_jax."""
     from vit_jax.config import checks
     from vit_jax.inference import export, loading, onnx_export
 

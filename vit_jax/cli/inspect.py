@@ -36,7 +36,6 @@ run directory.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("what WHAT", "see below", choices=KINDS)
     arguments.add_checkpoint(parser)
     parser.add(
@@ -81,7 +80,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Writes figures of a model, or the interactive page."""
     for flag, value in (("class", args.label), ("steps", args.steps)):
         if value is not None and args.what not in ("saliency", "all"):
             raise config.ConfigError(f"--{flag}={value}: only for `inspect saliency`")

@@ -25,7 +25,6 @@ that is not.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("--table T", "only this table or figure: table3, figure8 (D.2), augreg, ...")
     parser.add("--model PATTERN", "only these models: 'ViT-L*'")
     parser.add("--weights", "published checkpoints instead of configs")
@@ -41,7 +40,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the catalog, the published checkpoints, or the tasks."""
     if args.tasks:
         return _tasks(args)
     if args.data_dir:

@@ -19,7 +19,6 @@ without a name, such as those of .npz files, are shown as numbers. A model of nu
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add(
         "images IMAGE_OR_FOLDER",
@@ -44,7 +43,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the top classes, or the numbers, of images."""
     if bool(args.images) == bool(args.examples):
         raise config.ConfigError("predict: give image files or folders, or --examples=N")
     from vit_jax.inference import prediction

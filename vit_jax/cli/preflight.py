@@ -22,7 +22,6 @@ with --price, cost.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("names NAME", "config names; see `vit_jax list`", nargs="*")
     parser.add("--table T", "instead of names: those of a paper table")
     parser.add(

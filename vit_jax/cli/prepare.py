@@ -29,7 +29,6 @@ The same command continues where it was stopped.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add(
         "tasks TASK",
         "tasks, see `vit_jax list --tasks`; 'vtab/*'; a TFDS dataset; a new name for yours",
@@ -92,7 +91,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prepares datasets one after another and prints the results."""
     from vit_jax.data.prepare import command
     from vit_jax.data.prepare.command import Request
 

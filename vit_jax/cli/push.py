@@ -17,14 +17,12 @@ repository is private unless --public is given.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("folder FOLDER", "folder that `vit_jax convert` wrote")
     parser.add("repository USER/NAME", "on the Hub; created if it is new")
     parser.add("--public", "make a new repository public")
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Uploads a folder of weights."""
     from vit_jax.weights import push
 
     for line in push.push(args.folder, args.repository, public=args.public):

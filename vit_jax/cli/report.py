@@ -13,7 +13,6 @@ first. An unfinished run is shown up to its last step.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add(
         "workdirs WORKDIR", "directories of runs, or of transfers", nargs="+", type=arguments.path
     )
@@ -33,7 +32,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Writes a report of run directories."""
     from vit_jax.studies import report
 
     images = 0 if args.no_predictions else args.images

@@ -23,7 +23,6 @@ in a checkout.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add(
         "table TABLE",
         "table2, table4 to table9, figure2 to figure5, figure8 (D.2), figure9 (D.3), "
@@ -41,7 +40,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Runs the parts of a table that this machine can run, and compares with the paper."""
     from vit_jax.studies import reproduce
 
     table, code = reproduce.table(args.table), 0

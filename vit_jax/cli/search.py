@@ -17,7 +17,6 @@ its features once:
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add(
         "--index FILE_OR_FOLDER",
@@ -32,7 +31,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the images most like the query."""
     from vit_jax.inference import search
 
     found = search.search(

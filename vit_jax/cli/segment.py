@@ -21,7 +21,6 @@ annotations). A mask is a PNG with the number of a class for every pixel, 255 wh
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_checkpoint(parser)
     parser.add("--data DIR", "images and masks, also in a bucket", required=True)
     parser.add("--train SPLIT", "split to learn from", default="train")
@@ -32,7 +31,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Measures a linear segmentation."""
     from vit_jax.inference import segmentation
     from vit_jax.inference.inspect import outputs
     from vit_jax.runtime import logs

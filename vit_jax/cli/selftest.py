@@ -18,7 +18,6 @@ hosts, and checks that they compile the same program.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("--hours N", "duration (default: two rounds)", type=arguments.amount, default=0.0)
     parser.add("--model MODEL", "by name", default="ViT-Ti/16")
     parser.add("--batch N", "images per device and step", type=arguments.positive, default=8)

@@ -20,7 +20,6 @@ A config of your own begins as a copy:
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_config(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--all", action="store_true", help="print every option; * marks changes")
@@ -31,7 +30,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Prints the options of a config, and the choices that its source left open."""
     reference = arguments.reference(args.name, args.config)
     if reference is None:
         raise config.ConfigError("show: name a config; see `vit_jax list`")

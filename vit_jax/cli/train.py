@@ -15,7 +15,6 @@ checkpoint, bit for bit. SIGTERM, Ctrl-C or a closed terminal saves first (exit 
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     arguments.add_config(parser)
     parser.add(
         "--workdir DIR|gs://...",
@@ -42,7 +41,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Trains or resumes a run, and prints its results."""
     reference = arguments.reference(args.name, args.config)
     if reference is None and args.workdir is None:
         raise config.ConfigError(

@@ -29,7 +29,6 @@ DIR/transfer.json and its page transfer.html (and .md) hold the results.
 
 
 def add_arguments(parser: arguments.Parser) -> None:
-    """Adds the command's arguments."""
     parser.add("names NAME", "config names or patterns; see `vit_jax list`", nargs="+")
     parser.add(
         "--workdir DIR",
@@ -94,7 +93,6 @@ def _tried(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Runs the transfer protocol for each config, and prints the results."""
     if args.draws and not args.search:
         raise config.ConfigError(f"--draws={args.draws}: draws combinations of --try; add --try")
     if len(dict(args.search)) < len(args.search):
