@@ -27,7 +27,7 @@ def test_all_ways_take_the_steps_of_a_run():
 
 def test_images_in_memory_come_again_and_again():
     batches = [{"image": np.full(1, number)} for number in range(3)]
-    held = dispatch.HeldBatches(batches, 5)
+    held = dispatch.held_batches(batches, 5)
     assert [int(batch["image"][0]) for batch in itertools.islice(held, 5)] == [2, 0, 1, 2, 0]
 
 

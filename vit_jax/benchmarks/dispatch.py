@@ -5,7 +5,7 @@ import functools
 import itertools
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import jax
 
@@ -35,22 +35,12 @@ ALONE = "the compiled step alone"
 Take = Callable[[int], State]  # takes steps, waits for the last one, and goes on there next time
 
 
-class HeldBatches:
-    """Batches in memory, again and again."""
-
-    def __init__(self, batches: Sequence[prefetch.Batch], first: int) -> None:
-        # `first` counts the steps of the run, which go round the epoch.
-        self._batches = itertools.islice(itertools.cycle(batches), first % len(batches), None)
-
-    def __iter__(self) -> Iterator[prefetch.Batch]:
-        return self
-
-    def __next__(self) -> prefetch.Batch:
-        """The next batch."""
-        return next(self._batches)
-
-    def close(self) -> None:
-        """Has nothing to stop."""
+def held_batches(
+    batches: Sequence[prefetch.Batch], first: int
+) -> Generator[prefetch.Batch, None, None]:
+    """Yields batches in memory again and again, of a run after `first` steps."""
+    # The steps of a run go round the epoch.
+    yield from itertools.islice(itertools.cycle(batches), first % len(batches), None)
 
 
 def create_config(steps: int) -> config.Config:
@@ -126,7 +116,7 @@ def programs(steps: int) -> Iterator[dict[str, Take]]:
                 state, _ = step(state, next(placed), None)
             return jax.block_until_ready(state)
 
-        held = loop(lambda first: HeldBatches(epoch, first))
+        held = loop(lambda first: held_batches(epoch, first))
         yield {turns.OURS: loop(load), IN_MEMORY: held, ALONE: alone}
 
 

@@ -10,11 +10,11 @@ import io
 import json
 import os
 import pathlib
-import resource
 import sys
 import time
 
 from vit_jax import config
+from vit_jax.benchmarks import step_timing
 from vit_jax.data import pipeline, transforms
 from vit_jax.data.source import Record, Source
 from vit_jax.data.sources import open_source
@@ -93,9 +93,7 @@ def main(cores: str, threads: str, decoder: str, names: str, augment: str) -> No
         source = Files(os.fsdecode(path.read_bytes()).split("\n")[:-1])
     for line in sys.stdin:
         answer = load(source, data, int(line))
-        # Linux counts it in KiB.
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps(answer | {"peak": peak}), flush=True)
+        print(json.dumps(answer | {"peak": step_timing.process_peak()}), flush=True)
 
 
 if __name__ == "__main__":
