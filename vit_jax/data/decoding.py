@@ -27,7 +27,8 @@ MOST_SCANS = 50
 MOST_WORK = 10_000  # pixels x scans of a JPEG for each byte of its file
 # Other formats have no such bound for a single color; this size takes at most a second.
 CHEAP_PIXELS = 2**24
-PNG_COLORS, GRAY_ALPHA = 25, 4  # the byte of a PNG that tells its channels, and one of its values
+PNG_BITS = 24  # the byte of a PNG that tells its bits a sample
+PNG_COLORS, GRAY_ALPHA = 25, 4  # the byte that tells its channels, and one of its values
 # What Pillow raises for a damaged file.
 PILLOW_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -138,6 +139,13 @@ def _decode_tiff(encoded: bytes, channels: int, max_pixels: int) -> np.ndarray:
     if layout.alpha and (channels, layout.samples) == (4, 2):
         return image[:, :, (0, 0, 0, 1)]
     return image[:, :, :-1] if layout.alpha and channels in (1, 3) else image
+
+
+def has_16_bits(encoded: bytes) -> bool:
+    """Whether the samples of an image that decodes have 16 bits; of BMP, JPEG and others, never."""
+    if encoded.startswith(tiff.MAGIC):
+        return tiff.parse_header(encoded).bits == 16
+    return image_headers.read_header(encoded)[0] == "PNG" and encoded[PNG_BITS] == 16
 
 
 def size(image: bytes | np.ndarray) -> tuple[int, int]:

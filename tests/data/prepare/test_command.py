@@ -169,16 +169,21 @@ def test_gifs_and_bitmaps_are_packed_as_png(prepare, photos, data_dir):
     assert sorted(kinds) == sorted([b"\x89PNG"] * 2 + [b"\xff\xd8\xff\xe0"] * 30)
 
 
-def test_tiffs_of_16_bits_keep_them(prepare, photos, data_dir):
-    """As PNG files do, which are packed as they are."""
+@pytest.mark.parametrize("side", [None, 64])
+def test_images_of_16_bits_keep_them(prepare, photos, data_dir, side):
     pixels = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
-    cv2.imwrite(str(photos / "dog/deep.tif"), pixels)
-    prepare("my_photos", f"--from={photos}", "--holdout=0")
+    names = {f"dog/deep.{kind}" for kind in ("png", "tif")}
+    for name in names:
+        cv2.imwrite(str(photos / name), pixels)
+    prepare("my_photos", f"--from={photos}", "--holdout=0", *[f"--max-side={side}"] * bool(side))
     data = config.Data(source="tfds", name="my_photos", root=str(data_dir))
     source = open_source(data, "train", train=True)
-    found = (k for k in range(len(source)) if source.file_name(k) == "dog/deep.tif")
-    view = decoding.load_image(source[next(found)].image, channels=1, max_pixels=2**16, depth=16)
-    np.testing.assert_array_equal(view[:, :, 0], pixels)
+    found = [k for k in range(len(source)) if source.file_name(k) in names]
+    assert len(found) == 2
+    expected = pixels.reshape(64, 4, 64, 4).mean((1, 3)) if side else pixels
+    for k in found:
+        view = decoding.load_image(source[k].image, channels=1, max_pixels=2**16, depth=16)
+        np.testing.assert_allclose(view[:, :, 0], expected, atol=0.5)
 
 
 def test_verify_exits_with_2_where_something_is_bad(prepare, photos, data_dir):

@@ -115,6 +115,11 @@ def test_a_stopped_conversion_continues(made, tmp_path):
     (first,) = (part / "whole").iterdir()
     before = first.stat().st_mtime_ns
     second.write_bytes(good)
+    (other := tmp_path / "other").mkdir()
+    for path in folder.iterdir():
+        (other / path.name).write_bytes(path.read_bytes() + b" " * (path.suffix == ".json"))
+    with pytest.raises(DataError, match="was started with other images or settings; repeat those"):
+        tfrecords.convert(epath.Path(other), "eurosat/rgb", tmp_path)
     new = tfrecords.convert(epath.Path(folder), "eurosat/rgb", tmp_path)
     assert (new / first.name).stat().st_mtime_ns == before
 

@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vit_jax import config
-from vit_jax.data import decoding, splits, tasks, tiff
+from vit_jax.data import decoding, splits, tasks
 from vit_jax.data.datasets import IMAGENET21K
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Skipped
@@ -39,7 +39,7 @@ Path = pathlib.Path
 
 VERSION = "1.0.0"
 PRINTS, ROWS = "prints.npy", "rows"
-FORM = 2  # version of the packed bytes: raise it when the same images give others
+FORM = 3  # version of the packed bytes: raise it when the same images give others
 HOLDOUT = 0.1  # fraction of each class for validation, in datasets of the user's own
 QUALITY = 95  # JPEG quality of resized images
 KEPT = (b"\xff\xd8", b"\x89PNG", b"RIFF")  # stored without decoding: JPEG, PNG, WebP
@@ -377,22 +377,23 @@ class ImageEncoder:
             if match is not None:
                 outcome.duplicates.append((name, match.name, match.distance))
                 return None
-        if self._max_side and max(pixels.shape[:2]) > self._max_side:
-            encoded = _shrink(pixels, self._max_side)
-            outcome.resized += 1
-        elif not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads all frames of a GIF
-            if encoded.startswith(tiff.MAGIC) and tiff.parse_header(encoded).bits == 16:
+        large = self._max_side is not None and max(pixels.shape[:2]) > self._max_side
+        if large or not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads a GIF's frames
+            if decoding.has_16_bits(encoded):
                 pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS, depth=16)
-            encoded = decoding.encode(pixels)
+            encoded = _shrink(pixels, self._max_side) if large else decoding.encode(pixels)
+            outcome.resized += large
         # TFDS writes the features that a dataset has, and without classes it has no label.
         return name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
 
 
 def _shrink(pixels: np.ndarray, side: int) -> bytes:
-    """A JPEG of uint8 RGB pixels `H W 3`, resized by area to a longer side of `side`."""
+    """RGB pixels `H W 3`, resized by area to a longer side of `side`: a JPEG, of uint16 a PNG."""
     factor = side / max(pixels.shape[:2])
     height, width = (max(1, round(length * factor)) for length in pixels.shape[:2])
     small = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    if small.dtype == np.uint16:
+        return decoding.encode(small)
     return decoding.encode(small, ".jpg", cv2.IMWRITE_JPEG_QUALITY, QUALITY)
 
 

@@ -64,7 +64,7 @@ def write_dataset(
     with alone(part):
         with _nothing_left(part):
             work = plan(part)
-        _begin(part, work)
+        begin(part, work.fingerprint, work.first)
         packed = _write_shards(name, part, work, workers)
         whole = part / WHOLE
         with shards.disk_errors(folder):
@@ -121,13 +121,13 @@ def _nothing_left(part: Path) -> Iterator[None]:
         raise
 
 
-def _begin(part: Path, work: PackingWork) -> None:
+def begin(part: Path, fingerprint: str, first: Callable[[], None] = lambda: None) -> None:
     """Resumes an earlier attempt; raises DataError if it had other images or settings."""
     plan = part / PLAN
     # Parts of files of a killed attempt; finished shards stay.
     for leftover in [*part.glob(".*"), *(part / WHOLE).glob(".*")]:
         leftover.unlink()
-    if plan.exists() and plan.read_text() != work.fingerprint:
+    if plan.exists() and plan.read_text() != fingerprint:
         raise DataError(
             f"{part}: was started with other images or settings; repeat those to resume, or "
             f"remove it to start over: rm -r {part}"
@@ -135,8 +135,8 @@ def _begin(part: Path, work: PackingWork) -> None:
     with shards.disk_errors(part):
         # First: the plan's file says that an attempt has begun, and all it needs is there.
         if not plan.exists():
-            work.first()
-        storage.write_atomically(plan, work.fingerprint)
+            first()
+        storage.write_atomically(plan, fingerprint)
 
 
 def publish(whole: Path, folder: Path) -> None:

@@ -18,7 +18,7 @@ from vit_jax.data.prepare.request import Request
 from vit_jax.data.prepare.shards import read_info, shard_files
 from vit_jax.data.source import DataError
 from vit_jax.runtime.progress import Bar
-from vit_jax.utils import limits, storage
+from vit_jax.utils import digests, limits, storage
 from vit_jax.utils.messages import size_text
 
 SUFFIX = "tfrecord"
@@ -88,6 +88,9 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
         staging.alone(part),
         Bar(f"converting {info.full_name}", info.splits.total_num_examples) as progress,
     ):
+        # An attempt that was stopped may have had another copy, whose shards have these names. Not
+        # their sizes, as a damaged one is copied again.
+        staging.begin(part, digests.digest((source / INFO).read_bytes()))
         done = 0
         for path, length in shard_files(info):
             target = whole / path.name.replace(f".{SUFFIX}", ".array_record")
