@@ -199,6 +199,22 @@ def test_a_config_of_ones_own_does_not_ignore_the_validation_folder(
         assert run_config.config_from_values(stored, change).data.eval_split == "test"
 
 
+@pytest.mark.parametrize(
+    ("given", "box"),
+    [
+        ({}, 441),  # 7/6 of 378
+        ({"image_size": "256"}, 299),
+        ({"image_size": "448"}, 523),  # 441 would be smaller than the image
+        ({"image_size": "256", "resize_to": "256"}, 256),
+        ({"image_size": "256", "crop_pct": "0.5"}, 512),
+    ],
+)
+def test_a_config_at_another_size_shows_as_much_of_an_image(given, box):
+    options = {f"data.{key}": value for key, value in given.items()}
+    found = api.get_config("vtab/ViT-H_14-jft-caltech101", {"model.patch_size": "2"} | options)
+    assert found.data.before_crop == (box, box)
+
+
 def test_data_in_a_bucket_keep_their_address():
     data = {"source": "tfds", "name": "cifar10", "root": "gs://bucket/data"}
     model = {"variant": "ViT-Ti/16", "num_classes": 10}

@@ -244,15 +244,18 @@ def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[
 
 
 def with_same_view(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested `values` of a trained model, before `assignments` as of `override`.
+    """Nested `values` of a config or a trained model, before `assignments` as of `override`.
 
     At another `data.image_size` a crop shows as much of an image: `data.resize_to` changes too,
     unless that is assigned, or `data.crop_pct`, which stands for the same.
     """
-    data = dict(values["data"])
+    data = values.get("data")
+    if not isinstance(data, Mapping):  # set nowhere, or refused later
+        return dict(values)
+    data = dict(data)
     for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
         if f"data.{one}" in assignments and f"data.{other}" not in assignments:
-            data[other] = None
+            data.pop(other, None)
     if "data.image_size" in assignments and data.get("resize_to") is not None:
         old, new = (build(v).data.image_size for v in (values, override(values, assignments)))
         data["resize_to"] = round(data["resize_to"] * max(new) / max(old))

@@ -174,7 +174,8 @@ class Data(
     )
     resize_to: int | None = option(
         None,
-        "Side before a random crop, short side before a central crop; none: 8/7 of image_size.",
+        "Side before a random crop, short side before a central crop; none: 8/7 of image_size. One "
+        "that a config sets changes with image_size.",
         at_least=1,
         when=RESIZED,
     )

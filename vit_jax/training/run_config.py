@@ -32,7 +32,7 @@ def resolve(
         # Its splits belong to other data, which may have had no validation split.
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
-    cfg = config_from_values(values, overrides, tiny=tiny)
+    cfg = config_from_values(config.with_same_view(values, overrides), overrides, tiny=tiny)
     checks.check_decay(cfg)  # of new runs alone: earlier ones resume
     check_trains(cfg)
     return cfg
