@@ -290,7 +290,8 @@ def parquet_pages_of(count):
     def read(folder):
         path = folder / "train.parquet"
         path.write_bytes(stream.getvalue())
-        listing, reader = parquet_pages.list_images([path], None, "x"), parquet_pages.Reader()
+        listing = image_listing.scan_tables([path], "parquet", None, "x")
+        reader = parquet_pages.Reader()
         assert [reader(listing[at]) for at in range(len(listing))] == images
 
     return read

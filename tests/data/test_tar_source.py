@@ -287,10 +287,10 @@ def tables(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         found = pa.table(found).replace_schema_metadata(about)
         pyarrow.parquet.write_table(found, path, row_group_size=7)
-        for row in parquet.rows(path):
-            copy = tmp_path / "f" / f"{row.path}"
+        for name, data in parquet.rows(path):
+            copy = tmp_path / "f" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(row.data)
+            copy.write_bytes(data)
     (tmp_path / "p/README.md").write_text("a card")
     return tmp_path / "f", tmp_path / "p"
 

@@ -227,8 +227,8 @@ def _arranged_once(
     kept = caches / "listings" / f"{place}.npz"
     if (listing := image_listing.Listing.load(kept, version)) is None:
         if kind in parquet.KINDS:
-            list_images = image_listing.scan_arrow if kind == "arrow" else parquet_pages.list_images
-            listing = list_images([one.absolute() for one in files], label, named)
+            files = [one.absolute() for one in files]
+            listing = image_listing.scan_tables(files, kind, label, named)
         else:
             unlabeled = label if label == parquet.UNLABELED else None
             listing = image_listing.scan([root.absolute()], label=unlabeled, key="data.root")

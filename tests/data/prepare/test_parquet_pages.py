@@ -12,7 +12,7 @@ import pytest
 
 from commands import error_line
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.prepare import parquet, parquet_headers, parquet_pages
+from vit_jax.data.prepare import image_listing, parquet, parquet_headers, parquet_pages
 from vit_jax.data.source import DataError
 
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -42,13 +42,14 @@ def write(path, found, **form):
 
 
 def by_pages(path, label=None):
-    listing, read = parquet_pages.list_images([path], label, "k"), parquet_pages.Reader(label)
+    listing = image_listing.scan_tables([path], "parquet", label, "k")
+    read = parquet_pages.Reader(label)
     return [(listing.path(at), read(listing[at])) for at in range(len(listing))]
 
 
 def by_arrow(path, label=None):
-    rows = [row for row in parquet.rows(path, label) if row.data]
-    return [(row.path.removesuffix(".jpg"), row.data) for row in rows]
+    rows = filter(None, parquet.rows(path, label))
+    return [(name.removesuffix(".jpg"), data) for name, data in rows]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -132,7 +133,7 @@ def test_lists_of_images_and_too_large_pages_are_refused(tmp_path, monkeypatch):
 def test_many_threads_and_few_kept_pages_read_the_same(tmp_path, monkeypatch):
     path = write(tmp_path / "train.parquet", table(), use_dictionary=False)
     expected = by_arrow(path)
-    listing = parquet_pages.list_images([path], None, "k")
+    listing = image_listing.scan_tables([path], "parquet", None, "k")
     monkeypatch.setattr(parquet_pages, "KEPT", 20_000)
     read = pickle.loads(pickle.dumps(parquet_pages.Reader()))
     order = np.random.default_rng(0).integers(0, len(listing), 500).tolist()
@@ -145,7 +146,7 @@ def test_many_threads_and_few_kept_pages_read_the_same(tmp_path, monkeypatch):
 
 def test_the_latest_pages_are_kept(tmp_path, monkeypatch):
     path = write(tmp_path / "train.parquet", table(rows=60), use_dictionary=False)
-    listing = parquet_pages.list_images([path], None, "k")
+    listing = image_listing.scan_tables([path], "parquet", None, "k")
     pages = {listing[at].offset: listing[at] for at in reversed(range(len(listing)))}
     first, second, third = (pages[place] for place in sorted(pages)[:3])
     unpacked = []
@@ -172,17 +173,18 @@ def test_the_latest_pages_are_kept(tmp_path, monkeypatch):
 def test_what_a_page_costs_is_said_where_it_is_large(tmp_path, monkeypatch, caplog):
     path = write(tmp_path / "train.parquet", table(rows=60), use_dictionary=False)
     caplog.set_level("INFO")
-    parquet_pages.list_images([path], None, "data.root=x")
+    image_listing.scan_tables([path], "parquet", None, "data.root=x")
     assert not caplog.messages
-    monkeypatch.setattr(parquet_pages, "LARGE", 1000)
-    pages = {found.offset for found in parquet_pages.list_images([path], None, "data.root=x")}
+    monkeypatch.setattr(image_listing, "LARGE", 1000)
+    listing = image_listing.scan_tables([path], "parquet", None, "data.root=x")
+    pages = {found.offset for found in listing}
     (line,) = caplog.messages
     assert f"data.root=x: an image is read with the {60 // len(pages)} others of its page" in line
 
 
 def test_damage_is_an_image_that_cannot_be_used_and_change_an_error(tmp_path):
     path = write(tmp_path / "train.parquet", table(), compression="zstd", use_dictionary=False)
-    listing = parquet_pages.list_images([path], None, "k")
+    listing = image_listing.scan_tables([path], "parquet", None, "k")
     whole = path.read_bytes()
     page = listing[0].offset
     body = parquet_headers.parse_page(whole[page:], page).body

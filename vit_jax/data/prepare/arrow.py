@@ -26,11 +26,10 @@ FILE = b"ARROW1\0\0"  # the start of a file with random access: a stream and a l
 HEADER, DATA, COMPRESSION = 2, 1, 3
 
 
-def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[FileEntry]:
-    """Yields the rows of a file in order, named as by `parquet.rows`.
+def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[FileEntry | None]:
+    """Yields the images of a file in order, named as by `parquet.rows`; None where that has none.
 
-    A row without a wanted label, or without bytes, has no suffix and the size 0. Takes and raises
-    as `parquet.find_columns`, and DataError for a damaged or a compressed file.
+    Takes and raises as `parquet.find_columns`, and DataError for a damaged or a compressed file.
     """
     named, number = parquet.row_names(path), 0
     try:
@@ -45,7 +44,7 @@ def rows(path: Path, label: str | None, option: str = "--label") -> Iterator[Fil
                 kinds = _class_names(batch, columns, path)
                 for kind, place, size in zip(kinds, places, sizes, strict=True):
                     if (kind is None and columns.label is not None) or not size:
-                        yield FileEntry(named(number), str(path), 0, 0)
+                        yield None
                     else:
                         start = whole[place : place + min(size, parquet.START)].to_pybytes()
                         name = f"{named(number, kind)}{parquet.image_suffix(start)}"

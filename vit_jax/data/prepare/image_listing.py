@@ -1,5 +1,6 @@
 """Lists images with their locations: in folders, tars and zips, without unpacking, and tables."""
 
+import array
 import collections
 import contextlib
 import io
@@ -8,22 +9,24 @@ import json
 import os
 import pathlib
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 import numpy as np
 
 from vit_jax.data.folders import SUFFIXES, UNREAD
-from vit_jax.data.prepare import archives, arrow, parquet
+from vit_jax.data.prepare import archives, arrow, parquet, parquet_pages
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
+from vit_jax.runtime.logs import log
 from vit_jax.utils import storage
+from vit_jax.utils.messages import size_text
 
 Path = pathlib.Path
 
-CHUNK = 2**14  # files added to the arrays of a listing at a time
 MEMBERS = 64  # files of one example of a webdataset, at most
 LABEL = 2**16  # bytes of a label
+LARGE = 2**22  # bytes of a page of which to say what it costs
 
 
 class Listing:
@@ -31,54 +34,35 @@ class Listing:
 
     def __init__(self) -> None:
         self._paths = bytearray()
-        self._ends: list[np.ndarray] = [np.zeros(1, np.int64)]
-        self._rows: list[np.ndarray] = []
-        self._containers: list[str] = []
-        self._number: dict[str, int] = {}
-        self._pending: list[FileEntry] = []
+        self._ends = array.array("q", [0])  # of paths in that block
+        self._rows = array.array("q")
+        self._containers: dict[str, int] = {}  # with their numbers, which ascend
         self.ignored: list[str] = []
         self.unread = collections.Counter[str]()  # of these, images of other formats, by suffix
         self.empty_rows = 0  # of tables, without a label or an image
         # Images that share a label with others of their example, by what follows the first dot.
         self.sharing = collections.Counter[str]()
 
-    def add(self, found: FileEntry, *, any_name: bool = False) -> None:
-        """Adds an image; a file without an image suffix is recorded as ignored, unless any is."""
+    def add(self, found: FileEntry | None, *, any_name: bool = False) -> None:
+        """Adds an image; None: a row of a table that has none, or lacks its label.
+
+        A file without an image suffix is recorded as ignored, unless any name is one.
+        """
+        if found is None:
+            self.empty_rows += 1
+            return
         if not any_name and not found.path.lower().endswith(SUFFIXES):
             self.ignored.append(found.path)
             if (suffix := os.path.splitext(found.path)[1].lower()) in UNREAD:  # noqa: PTH122 (fast)
                 self.unread[suffix] += 1
             return
-        self._pending.append(found)
-        if len(self._pending) == CHUNK:
-            self._flush()
-
-    def close(self) -> None:
-        """Completes the listing."""
-        self._flush()
-        self._ends = [np.concatenate(self._ends)]
-        self._rows = [np.concatenate(self._rows or [np.zeros((0, 3), np.int64)])]
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        paths = [os.fsencode(each.path) for each in self._pending]
-        ends = np.cumsum([len(path) for path in paths], dtype=np.int64)
-        # Before the paths are added: ends count from the beginning of the block.
-        self._ends.append(ends + len(self._paths))
-        self._paths += b"".join(paths)
-        rows = [(self._container(each.container), *each[2:]) for each in self._pending]
-        self._rows.append(np.array(rows, np.int64))
-        self._pending = []
-
-    def _container(self, path: str) -> int:
-        if path not in self._number:
-            self._number[path] = len(self._containers)
-            self._containers.append(path)
-        return self._number[path]
+        self._paths += os.fsencode(found.path)
+        self._ends.append(len(self._paths))
+        container = self._containers.setdefault(found.container, len(self._containers))
+        self._rows.extend((container, found.offset, found.size))
 
     def __len__(self) -> int:
-        return sum(map(len, self._rows))
+        return len(self._ends) - 1
 
     def path(self, index: int) -> str:
         """The path of an image in the listing."""
@@ -86,17 +70,16 @@ class Listing:
 
     def raw_path(self, index: int) -> bytes:
         """The path of an image in the listing, as bytes."""
-        ends = self._ends[0]
-        return bytes(self._paths[ends[index] : ends[index + 1]])
+        return bytes(self._paths[self._ends[index] : self._ends[index + 1]])
 
     def __getitem__(self, index: int) -> FileEntry:
-        container, offset, size = self._rows[0][index].tolist()
-        return FileEntry(self.path(index), self._containers[container], offset, size)
+        container, offset, size = (self._rows[3 * index + at] for at in range(3))
+        return FileEntry(self.path(index), self.containers[container], offset, size)
 
     @property
     def rows(self) -> np.ndarray:
         """Number of the container, offset, and size of every image, (N, 3) int64."""
-        return self._rows[0]
+        return np.asarray(self._rows, np.int64).reshape(-1, 3)
 
     @property
     def containers(self) -> tuple[str, ...]:
@@ -105,22 +88,22 @@ class Listing:
 
     def sizes(self) -> np.ndarray:
         """The bytes of every image (N,), int64."""
-        return self._rows[0][:, 2]
+        return self.rows[:, 2]
 
     def save(self, path: Path, version: str) -> None:
-        """Writes a complete listing without the paths of what was ignored; raises OSError."""
+        """Writes a listing without the paths of what was ignored; raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         file = io.BytesIO()
         np.savez(
             file,
             version=np.array(version),
             paths=np.frombuffer(bytes(self._paths), np.uint8),
-            ends=self._ends[0],
-            rows=self._rows[0],
+            ends=np.asarray(self._ends, np.int64),
+            rows=self.rows,
             empty_rows=np.array(self.empty_rows),
             unread=np.frombuffer(json.dumps(self.unread).encode(), np.uint8),
             sharing=np.frombuffer(json.dumps(self.sharing).encode(), np.uint8),
-            containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
+            containers=np.frombuffer(json.dumps(self.containers).encode(), np.uint8),
         )
         storage.write_atomically(path, file.getvalue())
 
@@ -134,11 +117,13 @@ class Listing:
                     return None
                 listing = cls()
                 listing._paths += file["paths"].tobytes()
-                listing._ends, listing._rows = [file["ends"]], [file["rows"]]
+                listing._ends = array.array("q", file["ends"].tobytes())
+                listing._rows = array.array("q", file["rows"].tobytes())
                 listing.empty_rows = int(file["empty_rows"])
                 listing.unread.update(json.loads(file["unread"].tobytes()))
                 listing.sharing.update(json.loads(file["sharing"].tobytes()))
-                listing._containers = json.loads(file["containers"].tobytes())
+                containers = json.loads(file["containers"].tobytes())
+                listing._containers = {name: number for number, name in enumerate(containers)}
         except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
             return None
         return listing
@@ -167,165 +152,140 @@ def scan(
         a shuffled order needs random access; None: they are listed only.
       key: the option that named the sources, for messages.
     """
-    listing, kinds = Listing(), dict[bool, Path]()
-    with contextlib.ExitStack() as stack:
-        table = _Table(label, copy, stack.enter_context(copy.open("wb")) if copy else None)
+    with copy.open("wb") if copy else contextlib.nullcontext() as file:
+        found = _Scan(key, label, str(copy), file)
         for source in sources:
             try:
                 source.stat()
             except OSError as error:
                 raise DataError(f"{key}={source}: {archives.io_reason(error)}") from None
-            for found in _files(
-                source, table, key, kinds, listing.sharing, several=len(sources) > 1
-            ):
-                listing.add(found)
-    if len(kinds) > 1 and label != parquet.UNLABELED:
+            found.add(source, several=len(sources) > 1)
+    tars = found.tars
+    if len(tars) > 1 and label != parquet.UNLABELED:
         # The names of tars would be classes beside those of the labels.
         raise DataError(
-            f"{key}: the images of {kinds[False]} have no labels beside them (.cls, or a label in "
-            f".json), as those of {kinds[True]} have; add them, or move that tar"
+            f"{key}: the images of {tars[False]} have no labels beside them (.cls, or a label in "
+            f".json), as those of {tars[True]} have; add them, or move that tar"
         )
-    if label not in (None, parquet.UNLABELED) and not table.read:
+    if label not in (None, parquet.UNLABELED) and not found.tables:
         raise DataError(f"--label={label}: is for Parquet and Arrow files, and none is there")
-    listing.empty_rows = table.empty_rows
-    listing.close()
+    return found.listing
+
+
+def scan_tables(paths: Sequence[Path], kind: str, label: str | None, key: str) -> Listing:
+    """The images of tables of one kind in order, where they are; raises DataError.
+
+    `kind` is one of `parquet.KINDS`, `label` as for `scan`, and `key` names the files. The offset
+    and size of an image in a Parquet file are as `parquet_pages.Reader` takes them.
+    """
+    rows = arrow.rows if kind == "arrow" else parquet_pages.rows
+    listing, names = Listing(), dict[str, Path]()
+    for path in paths:
+        parquet.check_distinct(path, names, key)
+        for found in rows(path, label, parquet_pages.OPTION):
+            listing.add(found, any_name=True)
+    if kind == "parquet":
+        size = sum(path.stat().st_size for path in paths)
+        places = listing.rows[:, :2]  # of one page, images that follow each other have the same
+        count = np.count_nonzero(np.diff(places, axis=0, prepend=-1).any(axis=1))
+        if 0 < LARGE * count < size:
+            log.info(
+                "%s: an image is read with the %s others of its page, %s; packed ones are read "
+                "alone: vit_jax prepare NAME --from=FOLDER",
+                *(key, f"{len(listing) // count:,}", size_text(size // count)),
+            )
     return listing
 
 
-def scan_arrow(paths: Iterable[Path], label: str | None, key: str) -> Listing:
-    """The images of Arrow files in order, with arguments as of `scan`; raises DataError."""
-    listing = Listing()
-    for path in parquet.distinct(paths, key):
-        for found in arrow.rows(path, label, "data.labels"):
-            if found.size:
-                listing.add(found, any_name=True)
-            else:
-                listing.empty_rows += 1
-    listing.close()
-    return listing
+class _Scan:
+    """Lists sources; writes the images of tables one after another to a copy, if there is one."""
 
+    def __init__(self, key: str, label: str | None, copy: str, file: IO[bytes] | None) -> None:
+        self.listing = Listing()
+        self.tars: dict[bool, Path] = {}  # with images at the top, by whether these have labels
+        self.tables: dict[str, Path] = {}  # by the names of their rows
+        self._key, self._label, self._copy, self._file = key, label, copy, file
+        self._end = 0  # of the copy
 
-def _files(
-    source: Path,
-    table: "_Table",
-    key: str,
-    kinds: dict[bool, Path],
-    sharing: collections.Counter[str],
-    *,
-    several: bool,
-) -> Iterator[FileEntry]:
-    if source.is_dir():
-        for found in archives.list_folder(source, key):
-            path, name = source / found.path, found.path.lower()
-            if parquet.table_kind(path.name):
-                yield from table.files(path)
-            elif name.endswith(".tar"):
-                inside = f"{archives.stem(found.path)}/"
-                files = archives.list_files(path, inside)
-                yield from _labeled(files, path, inside, kinds, sharing, unlabeled=table.unlabeled)
-            else:
-                yield found
-    elif parquet.table_kind(source.name):
-        yield from table.files(source)
-    elif not source.is_file() or archives.is_zip(source):
-        yield from archives.list_files(source)
-    else:
-        # One tar alone is the dataset; of several, each may be a class.
-        folder = f"{archives.stem(source.name)}/" if several else ""
-        files = archives.list_files(source)
-        yield from _labeled(files, source, "", kinds, sharing, folder, unlabeled=table.unlabeled)
+    def add(self, source: Path, *, several: bool) -> None:
+        """Adds the images of a source, one of `several` or the only one."""
+        if source.is_dir():
+            for found in archives.list_folder(source, self._key):
+                path = source / found.path
+                if parquet.table_kind(path.name):
+                    self._add_table(path)
+                elif found.path.lower().endswith(".tar"):
+                    self._add_tar(path, prefix=f"{archives.stem(found.path)}/")
+                else:
+                    self.listing.add(found)
+        elif parquet.table_kind(source.name):
+            self._add_table(source)
+        elif not source.is_file() or archives.is_zip(source):
+            for found in archives.list_files(source):
+                self.listing.add(found)
+        else:
+            # One tar alone is the dataset; of several, each may be a class.
+            self._add_tar(source, folder=f"{archives.stem(source.name)}/" if several else "")
 
-
-class _Table:
-    """Lists the rows of tables as files of one copy, which it writes if there is one."""
-
-    def __init__(self, label: str | None, copy: Path | None, file: IO[bytes] | None) -> None:
-        self._label, self._copy, self._file = label, str(copy), file
-        self.unlabeled = label == parquet.UNLABELED
-        self._end, self.read, self.empty_rows = 0, False, 0
-        self._names = dict[str, Path]()
-
-    def files(self, path: Path) -> Iterator[FileEntry]:
-        """Yields the images of a table, and counts rows without one; raises DataError."""
-        self.read = True
-        parquet.check_distinct(path, self._names, "--from")
+    def _add_table(self, path: Path) -> None:
+        parquet.check_distinct(path, self.tables, self._key)
         if parquet.table_kind(path.name) == "arrow":  # which holds images as they are
             for found in arrow.rows(path, self._label):
-                if found.size:
-                    yield found
-                else:
-                    self.empty_rows += 1
+                self.listing.add(found)
             return
-        for name, data in parquet.rows(path, self._label):
-            if not data:
-                self.empty_rows += 1
+        for row in parquet.rows(path, self._label):
+            if row is None:
+                self.listing.add(None)
                 continue
+            name, data = row
             if self._file is not None:
                 self._file.write(data)
             # Without a copy, as in a dry run, sizes alone count.
-            yield FileEntry(name, self._copy, self._end, len(data))
+            self.listing.add(FileEntry(name, self._copy, self._end, len(data)))
             self._end += len(data)
 
+    def _add_tar(self, tar: Path, *, prefix: str = "", folder: str = "") -> None:
+        """Adds a tar's images, with `prefix` before the paths; labels make them `SPLIT/CLASS/...`.
 
-def _labeled(
-    files: Iterable[FileEntry],
-    tar: Path,
-    prefix: str,
-    kinds: dict[bool, Path],
-    sharing: collections.Counter[str],
-    folder: str = "",
-    *,
-    unlabeled: bool,
-) -> Iterator[FileEntry]:
-    """The files of a tar; an image with a label beside it gets a path `SPLIT/CLASS/...`.
+        The files of one example share their name up to the first dot and follow one another, in no
+        folder. Those without a label stand in `folder` if the tar has no labels, else in no class.
+        """
 
-    The files of one example share their name up to the first dot and follow one another, in no
-    folder. Those without a label stand in `folder` if the tar has no labels, else in no class.
+        def key(found: FileEntry) -> str:
+            inside = found.path.removeprefix(prefix)
+            return found.path if "/" in inside else inside.partition(".")[0]
 
-    Args:
-      files: those of the tar.
-      tar: its path.
-      prefix: with which the paths of its files begin.
-      kinds: is given the tar if images lie at its top, by whether they have labels.
-      sharing: as of a `Listing`, counted here.
-      folder: as above.
-      unlabeled: whether labels do not count: then images at the top are in no folder but a split's.
-    """
-
-    def key(found: FileEntry) -> str:
-        inside = found.path.removeprefix(prefix)
-        return found.path if "/" in inside else inside.partition(".")[0]
-
-    split, read = parquet.split_name(tar), archives.Reader()
-    labels, alone = False, list[FileEntry]()
-    with contextlib.closing(read):
-        for _, group in itertools.groupby(files, key):
-            # Names such as `img.0001.jpg` would make one group of millions.
-            members = list(itertools.islice(group, MEMBERS))
-            beside = [text for found in members if (text := _label(found, read)) is not None]
-            label, labels = next(filter(None, beside), ""), labels or bool(beside)
-            names = [one.path.removeprefix(prefix) for one in members if _is_image(one)]
-            if label and len(names) > 1:
-                sharing.update(name.partition(".")[2] for name in names)
-            # The rest of a group too long to be an example's is passed on unread.
-            for found in itertools.chain(members, group):
-                name = found.path.removeprefix(prefix)
-                image = _is_image(found)
-                if image and label:
-                    path = "/".join(filter(None, (split, label, f"{tar.stem}-{name}")))
-                    yield found._replace(path=path)
-                elif image and "/" not in name:  # of which class, the end of the tar says
-                    alone.append(found)
-                else:
-                    yield found
-    if labels or alone:
-        kinds.setdefault(labels, tar)
-    for found in alone:
-        path = folder + found.path
-        if labels or unlabeled:
-            name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
-            path = "/".join(filter(None, (split, name)))
-        yield found._replace(path=path)
+        split, read = parquet.split_name(tar), archives.Reader()
+        labels, alone = False, list[FileEntry]()
+        with contextlib.closing(read):
+            for _, group in itertools.groupby(archives.list_files(tar, prefix), key):
+                # Names such as `img.0001.jpg` would make one group of millions.
+                members = list(itertools.islice(group, MEMBERS))
+                beside = [text for found in members if (text := _label(found, read)) is not None]
+                label, labels = next(filter(None, beside), ""), labels or bool(beside)
+                names = [one.path.removeprefix(prefix) for one in members if _is_image(one)]
+                if label and len(names) > 1:
+                    self.listing.sharing.update(name.partition(".")[2] for name in names)
+                # The rest of a group too long to be an example's is passed on unread.
+                for found in itertools.chain(members, group):
+                    name = found.path.removeprefix(prefix)
+                    image = _is_image(found)
+                    if image and label:
+                        path = "/".join(filter(None, (split, label, f"{tar.stem}-{name}")))
+                        self.listing.add(found._replace(path=path))
+                    elif image and "/" not in name:  # of which class, the end of the tar says
+                        alone.append(found)
+                    else:
+                        self.listing.add(found)
+        if labels or alone:
+            self.tars.setdefault(labels, tar)
+        for found in alone:
+            path = folder + found.path
+            # In no class; images that need none are in a split if the name of the tar says one.
+            if labels or self._label == parquet.UNLABELED:
+                name = f"{tar.stem}-{found.path.removeprefix(prefix)}"
+                path = "/".join(filter(None, (split, name)))
+            self.listing.add(found._replace(path=path))
 
 
 def _is_image(found: FileEntry) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -35,16 +35,6 @@ UNLABELED = ""  # in place of a column of labels: every image is wanted, and of 
 START = 4  # bytes of an image that say its suffix
 
 
-class ParquetRow(NamedTuple):
-    """One image: a path `SPLIT/CLASS/FILE-ROW.SUFFIX`, and its encoded bytes.
-
-    A row without a wanted label, or without bytes, has no suffix: it is counted as no image.
-    """
-
-    path: str
-    data: bytes
-
-
 class Columns(NamedTuple):
     """The columns of images and labels, and the names of integer labels, if the file has them."""
 
@@ -58,11 +48,12 @@ class Columns(NamedTuple):
         return [self.image] if self.label is None else [self.image, self.label]
 
 
-def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
-    """Yields the rows of a file in order; `label` names the column where several could be meant.
+def rows(path: Path, label: str | None = None) -> Iterator[tuple[str, bytes] | None]:
+    """Yields each row's path `SPLIT/CLASS/FILE-ROW.SUFFIX` and encoded image, in order.
 
-    UNLABELED reads images alone. Raises DataError for a damaged file, and for one without columns
-    of images and labels.
+    None for a row without a wanted label, or without bytes. `label` names the column where several
+    could be meant; UNLABELED reads images alone. Raises DataError for a damaged file, and for one
+    without columns of images and labels.
     """
     with opened(path, label) as (file, table, columns):
         size = batch_rows(parquet_headers.largest_column(table, file, path, columns.read))
@@ -73,9 +64,9 @@ def rows(path: Path, label: str | None = None) -> Iterator[ParquetRow]:
                 data = image["bytes"] if isinstance(image, dict) else image
                 kind = class_name(labels[0].as_py(), columns, str(path)) if labels else None
                 if (labels and kind is None) or not data:
-                    yield ParquetRow(named(number), b"")
+                    yield None
                 else:
-                    yield ParquetRow(f"{named(number, kind)}{image_suffix(data)}", data)
+                    yield f"{named(number, kind)}{image_suffix(data)}", data
                 number += 1
 
 
@@ -229,14 +220,6 @@ def table_kind(name: str) -> str | None:
     if kind not in KINDS or (kind == "arrow" and name.startswith(CACHE)):
         return None
     return kind
-
-
-def distinct(paths: Iterable[Path], key: str) -> Iterator[Path]:
-    """Yields files whose rows have different names; raises DataError, with `key`, otherwise."""
-    files = dict[str, Path]()
-    for path in paths:
-        check_distinct(path, files, key)
-        yield path
 
 
 def check_distinct(path: Path, files: dict[str, Path], key: str) -> None:

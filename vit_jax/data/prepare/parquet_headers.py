@@ -46,14 +46,9 @@ class Column(NamedTuple):
     start: int  # of its pages in the file, as `end`
     end: int
     codec: int  # the number of what they are compressed by
-    missing: int | None  # rows without a value; None: the file does not say
-
-
-class RowGroup(NamedTuple):
-    """How many rows it has, and its columns in the order of the schema."""
-
-    rows: int
-    columns: tuple[Column, ...]
+    levels: int  # how many structures of a value may be missing, itself included
+    rows: int  # how many there are
+    missing: int | None  # how many of these have no value; None: the file does not say
 
 
 class Page(NamedTuple):
@@ -95,8 +90,11 @@ def pages(
     wanted = [n for n, p in enumerate(leaves(table)) if p.partition(".")[0] in names]
     for at, group in enumerate(row_groups(table, file)):
         total = 0
-        for number in wanted if group.rows else ():  # Arrow says wrong places of no rows
-            place, end, _, _ = group.columns[number]
+        for number in wanted:
+            column = group[number]
+            if not column.rows:  # of which Arrow says wrong places
+                continue
+            place, end = column.start, column.end
             # All columns have at most the bytes of the file: shared ones would unpack each time.
             read += end - place
             if not 0 <= place <= end <= length or read > length:
@@ -115,26 +113,32 @@ def leaves(table: pyarrow.parquet.ParquetFile) -> list[str]:
     return [table.schema.column(number).path for number in range(len(table.schema))]
 
 
-def row_groups(table: pyarrow.parquet.ParquetFile, file: pa.NativeFile) -> Iterator[RowGroup]:
-    """Yields the row groups of a file that Arrow has opened; raises ValueError."""
+def row_groups(
+    table: pyarrow.parquet.ParquetFile, file: pa.NativeFile
+) -> Iterator[tuple[Column, ...]]:
+    """Yields each row group of a file that Arrow has opened, in the order of the schema.
+
+    Raises ValueError.
+    """
     # A file ends in its metadata, their size (uint32), and the four bytes PAR1.
     file.seek(file.size() - 8)
     (size,) = struct.unpack("<I", file.read(4))
     file.seek(file.size() - 8 - size)
     found = _Compact(file.read_buffer(size)).structure(OF_FILE)
+    levels = [table.schema.column(at).max_definition_level for at in range(len(table.schema))]
     for group in found.get(4, ()):
-        columns = tuple(map(_column, group.get(1, ())))
-        if len(columns) != len(table.schema):
+        columns, rows = group.get(1, ()), group.get(3, -1)
+        if len(columns) != len(levels):
             raise ValueError("a row group has other columns than its file")
-        yield RowGroup(group.get(3, -1), columns)
+        yield tuple(_column(*one, rows) for one in zip(columns, levels, strict=True))
 
 
-def _column(found: Mapping[int, Any]) -> Column:
+def _column(found: Mapping[int, Any], levels: int, rows: int) -> Column:
     about = found.get(3, {})
     start, dictionary = about.get(9, -1), about.get(11, 0)
     start = dictionary if 0 < dictionary < start else start  # as Arrow reads it
     missing = about.get(12, {}).get(3)
-    return Column(start, start + about.get(7, -1), about.get(4, -1), missing)
+    return Column(start, start + about.get(7, -1), about.get(4, -1), levels, rows, missing)
 
 
 def parse_page(data: bytes | pa.Buffer, place: int) -> Page:

@@ -11,7 +11,7 @@ import os
 import pathlib
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +22,8 @@ from vit_jax.data import decoding
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import parquet, parquet_headers
 from vit_jax.data.prepare.archives import FileEntry
-from vit_jax.data.prepare.image_listing import Listing
-from vit_jax.data.prepare.parquet_headers import DATA, DATA_2, DICTIONARY, Page
+from vit_jax.data.prepare.parquet_headers import DATA, DATA_2, DICTIONARY, Column, Page
 from vit_jax.data.source import DataError
-from vit_jax.runtime.logs import log
-from vit_jax.utils.messages import size_text
 from vit_jax.utils.storage import reason
 
 Path = pathlib.Path
@@ -38,7 +35,6 @@ OTHERS = {6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY"}
 OPTION = "data.labels"
 MOST_ROWS = 2**20  # of any file; more, up to one for each byte
 LARGEST = 2**28  # bytes of a page
-LARGE = 2**22  # bytes of a page of which to say what it costs
 KEPT = 2**27  # bytes of the pages that a reader keeps
 HEADER = 2**14  # bytes to read before a page; most headers have a hundred
 WIDEST = 32  # bits of a place in a dictionary
@@ -53,71 +49,37 @@ class Values(NamedTuple):
     spans: np.ndarray
 
 
-class _Chunk(NamedTuple):
-    """The images of a row group."""
+def rows(path: Path, label: str | None, option: str) -> Iterator[FileEntry | None]:
+    """Yields the images of a file in order, named as by `parquet.rows` but for a suffix.
 
-    start: int  # of their pages in the file, as `end`
-    end: int
-    codec: str  # of the pages; empty: none
-    levels: int  # how many structures of an image may be missing, itself included
-    rows: int  # how many there are
-    missing: int | None  # how many of these have no image; None: the file does not say
-
-
-def list_images(paths: Iterable[Path], label: str | None, key: str) -> Listing:
-    """The images of files in order; `key` names them. Raises DataError.
-
-    The offset of each is that of its page in its file, and its size is its number in the page, as
-    `Reader` takes them.
+    The offset of each is that of its page in the file, and its size is its number in the page, as
+    `Reader` takes them; None where `parquet.rows` has none. Takes and raises as
+    `parquet.find_columns`.
     """
-    listing, last, count, size = Listing(), ("", 0), 0, 0
-    for path in parquet.distinct(paths, key):
-        size += path.stat().st_size
-        for found in _images(path, label):
-            if found is None:
-                listing.empty_rows += 1
-                continue
-            listing.add(found, any_name=True)
-            count, last = count + (last != found[1:3]), found[1:3]
-    listing.close()
-    if 0 < LARGE * count < size:
-        log.info(
-            "%s: an image is read with the %s others of its page, %s; packed ones are read alone: "
-            "vit_jax prepare NAME --from=FOLDER",
-            key, f"{len(listing) // max(count, 1):,}", size_text(size // max(count, 1)),
-        )  # fmt: skip
-    return listing
-
-
-def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
-    """Yields the images of a file, named as those of `parquet.rows` but for a suffix.
-
-    None for a row without an image or a wanted label.
-    """
-    with parquet.opened(path, label, OPTION) as (file, table, columns):
+    with parquet.opened(path, label, option) as (file, table, columns):
         leaf, chunks = _chunks(path, table, file, columns.image)
         largest = collections.Counter[tuple[int, int]]()
         pages: list[list[tuple[int, int]]] = [[] for _ in chunks]  # the place and rows of each
         for group, column, page in parquet_headers.pages(table, file, path, columns.read):
             if column != leaf:
                 largest[group, column] += page.size
-            elif rows := _rows(page, path):
-                pages[group].append((page.place, rows))
+            elif count := _rows(page, path):
+                pages[group].append((page.place, count))
 
         def places() -> Iterator[tuple[int, int, bool]]:
             """Yields each row's page, number in it, and whether an image is there."""
             read = Reader(label)
             for at, chunk in enumerate(chunks):
                 # Labels come from Arrow, images from pages: they would be paired wrongly.
-                if sum(rows for _, rows in pages[at]) != chunk.rows:
+                if sum(count for _, count in pages[at]) != chunk.rows:
                     raise ValueError(f"row group {at} has pages of other rows")
-                for place, rows in pages[at]:
+                for place, count in pages[at]:
                     spans = None
                     # Headers do not say which rows lack an image, so these pages are unpacked.
                     if chunk.missing != 0:
                         with contextlib.suppress(BadImage):  # which a run counts
                             spans = read.values(str(path), place).spans
-                    for row in range(rows):
+                    for row in range(count):
                         yield place, row, spans is None or bool(spans[row, 0] >= 0)
 
         named = parquet.row_names(path)
@@ -137,24 +99,21 @@ def _images(path: Path, label: str | None) -> Iterator[FileEntry | None]:
 
 def _chunks(
     path: Path, table: pyarrow.parquet.ParquetFile, file: pa.NativeFile, image: str
-) -> tuple[int, list[_Chunk]]:
+) -> tuple[int, list[Column]]:
     """The number of the column of images, and what it is in each row group."""
-    groups = list(parquet_headers.row_groups(table, file))
-    rows, most = [group.rows for group in groups], max(MOST_ROWS, file.size())
-    if min(rows, default=0) < 0 or sum(rows) > most:
-        raise DataError(f"{path}: says that it has {sum(rows):,} rows, of at most {most:,}")
     names = (image, f"{image}.bytes")
     leaf = next((n for n, p in enumerate(parquet_headers.leaves(table)) if p in names), None)
     # A repetition level is that of a list: a row of several images.
     if leaf is None or table.schema.column(leaf).max_repetition_level:
         raise DataError(f"{path}: column {image}: must be bytes, or a struct of bytes and a path")
-    levels, chunks = table.schema.column(leaf).max_definition_level, []
-    for group in groups:
-        start, end, codec, missing = group.columns[leaf]
-        if codec not in CODECS:
-            by = UNREAD.get(codec, codec)
+    chunks = [group[leaf] for group in parquet_headers.row_groups(table, file)]
+    rows, most = [chunk.rows for chunk in chunks], max(MOST_ROWS, file.size())
+    if min(rows, default=0) < 0 or sum(rows) > most:
+        raise DataError(f"{path}: says that it has {sum(rows):,} rows, of at most {most:,}")
+    for chunk in chunks:
+        if chunk.codec not in CODECS:
+            by = UNREAD.get(chunk.codec, chunk.codec)
             raise DataError(f"{path}: is compressed by {by}; {_prepare(path)}")
-        chunks.append(_Chunk(start, end, CODECS[codec], levels, group.rows, missing))
     return leaf, chunks
 
 
@@ -187,7 +146,7 @@ class Reader:
     def __init__(self, label: str | None = None) -> None:
         """Takes the column of labels, as `parquet.find_columns` does."""
         self._label, self._lock = label, threading.Lock()
-        self._files: dict[str, tuple[int, list[_Chunk]]] = {}
+        self._files: dict[str, tuple[int, list[Column]]] = {}
         self._kept = collections.OrderedDict[tuple[str, int], Values]()
         self._size = 0
 
@@ -255,28 +214,28 @@ class Reader:
                     self._size -= _weight(self._kept.popitem(last=False)[1])
         return values
 
-    def _file(self, path: str) -> tuple[int, list[_Chunk]]:
+    def _file(self, path: str) -> tuple[int, list[Column]]:
         if path not in self._files:
             with parquet.opened(Path(path), self._label, OPTION) as (file, table, columns):
                 chunks = _chunks(Path(path), table, file, columns.image)[1]
             self._files[path] = os.open(path, os.O_RDONLY), chunks
         return self._files[path]
 
-    def _unpacked(self, path: str, page: Page, chunk: _Chunk, packed: memoryview) -> Values:
+    def _unpacked(self, path: str, page: Page, chunk: Column, packed: memoryview) -> Values:
         """Raises one of DAMAGED."""
-        own, kind = page.own, page.kind
+        own, kind, codec = page.own, page.kind, CODECS[chunk.codec]
         if kind == DICTIONARY:
             # In a dictionary's own page, 2 (PLAIN_DICTIONARY, deprecated) means plain values.
             if own.get(2) not in (PLAIN, 2):
                 raise ValueError("its dictionary is encoded")
-            data = _unpack(packed, page.size, chunk.codec)
+            data = _unpack(packed, page.size, codec)
             return Values(data, _spans(data, 0, own.get(1, -1)))
         count = own.get(1, -1)
         if kind not in (DATA, DATA_2) or not 0 <= count <= chunk.rows:
             raise ValueError("it is another kind of page")
         at, levels = 0, memoryview(b"")
         if kind == DATA:
-            data, encoding = _unpack(packed, page.size, chunk.codec), own.get(2)
+            data, encoding = _unpack(packed, page.size, codec), own.get(2)
             if chunk.levels:
                 if own.get(3) != RLE:
                     raise ValueError("its levels are encoded")
@@ -289,7 +248,7 @@ class Reader:
             if own.get(6) or not 0 <= before <= min(page.size, len(packed)):
                 raise ValueError("it has other levels")
             # A version 2 header without this flag belongs to a compressed page.
-            codec = chunk.codec if own.get(7, 1) else ""
+            codec = codec if own.get(7, 1) else ""
             # Pages of version 2 keep the levels, uncompressed, in front of the values.
             levels, data = packed[:before], _unpack(packed[before:], page.size - before, codec)
         there = np.ones(count, bool)

@@ -4,6 +4,7 @@ Where images stay as they are, an example is their file; DTD's splits are lists 
 of its ten), as are those of most sets here.
 """
 
+import array
 import csv
 import functools
 import io
@@ -81,18 +82,12 @@ class ImagenetImages(Sequence[Example]):
     """Examples stored as arrays: 1.3 million take 0.2 GB."""
 
     def __init__(self) -> None:
-        self._listing = Listing()
-        self._labels: list[int] = []
+        self._listing, self._labels = Listing(), array.array("i")
 
     def add(self, found: FileEntry, label: int) -> None:
         """Adds an image."""
         self._listing.add(found)
         self._labels.append(label)
-
-    def close(self) -> None:
-        """Makes the examples readable; none can be added afterwards."""
-        self._listing.close()
-        self._table = np.array(self._labels, np.int32)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -100,7 +95,7 @@ class ImagenetImages(Sequence[Example]):
     def __getitem__(self, index: int) -> Example:  # pyright: ignore[reportIncompatibleMethodOverride]
         found = self._listing[index]
         name = found.path.rpartition("/")[2]
-        return Example(name, (found,), {"label": int(self._table[index]), "file_name": name})
+        return Example(name, (found,), {"label": self._labels[index], "file_name": name})
 
 
 def find_imagenet(files: SourceFiles) -> Contents:
@@ -135,8 +130,6 @@ def find_imagenet(files: SourceFiles) -> Contents:
         if WORDNET.fullmatch(above) and above != wordnet:
             raise DataError(f"{found.path}: is in the folder {above}, but is an image of {wordnet}")
         images.add(found, classes[wordnet])
-    train.close()
-    validation.close()
     return Contents({"train": train, "validation": validation})
 
 
@@ -272,11 +265,11 @@ def find_flowers(files: SourceFiles) -> Contents:
         found = files.require(tables, file)
         data = files.read(found, FLOWERS_BYTES)
         arrays = mat.load_arrays(data, names, found.path, FLOWERS_BYTES)
-        for name, array in arrays.items():
-            row = isinstance(array, np.ndarray) and array.ndim == 2 and len(array) == 1
-            if not row or not (np.isfinite(array) & (array == np.round(array))).all():
+        for name, values in arrays.items():
+            row = isinstance(values, np.ndarray) and values.ndim == 2 and len(values) == 1
+            if not row or not (np.isfinite(values) & (values == np.round(values))).all():
                 raise DataError(f"{found.path}: {name} is not a row of whole numbers")
-        return {name: array[0].astype(np.int64) for name, array in arrays.items()}
+        return {name: values[0].astype(np.int64) for name, values in arrays.items()}
 
     labels = rows(FLOWERS_LABELS, ["labels"])["labels"]
 
