@@ -345,38 +345,27 @@ def find_step(directory: epath.PathLike, at: int | str | None = None) -> tuple[i
             log.warning("checkpoint %s has a damaged record; passed over", folder(path, step))
     if not commits:
         raise CheckpointError(f"{path}: no {'sound ' if steps(path) else ''}checkpoint here")
-    try:
-        step, selection = choose_step(commits, at)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}; choose {_list_steps(commits)}") from None
-    return step, {**public_record(commits[step]), "selection": selection}
-
-
-def choose_step(commits: Mapping[int, Commit], at: int | str | None = None) -> tuple[int, str]:
-    """The step that `find_step` would choose among these checkpoints, and the reason.
-
-    Raises CheckpointError if no checkpoint is meant.
-    """
     newest = max(commits)
     metric = commits[newest].get("best")
     top = best(commits, metric)
-    if at == BEST and metric is None:
-        raise CheckpointError("no checkpoint is the best (checkpoint.best)")
-    if at == BEST and top is None:
-        raise CheckpointError(f"no checkpoint has {metric}")
-    usual = newest if top is None else top
-    named = {None: usual, BEST: usual, NEWEST: newest}
+    named = {None: newest if top is None else top, BEST: top, NEWEST: newest}
     word = at is None or isinstance(at, str)
     step = named[at] if word and at in named else int(str(at)) if str(at).isdecimal() else None
     if step is None or step not in commits:
-        raise CheckpointError(f"no sound checkpoint of step {at}")
+        problem = f"no sound checkpoint of step {at}"
+        if at == BEST and metric is None:
+            problem = "no checkpoint is the best (checkpoint.best)"
+        elif at == BEST:
+            problem = f"no checkpoint has {metric}"
+        listed = f"step{'s' * (len(commits) > 1)} {', '.join(map(str, sorted(commits)))}"
+        raise CheckpointError(f"{path}: {problem}; choose {listed}")
     words = [f"step {step:,}"]
     if step == top:
         words.append(f"the best by {metric} ({commits[step]['metrics'][metric]:.4f})")
     if step == newest:
         words.append("the newest")
     newer = "" if step == newest else f"; the newest is step {newest:,}"
-    return step, ", ".join(words) + newer
+    return step, {**public_record(commits[step]), "selection": ", ".join(words) + newer}
 
 
 def first_line(error: BaseException) -> str:
@@ -406,10 +395,6 @@ def size_and_crc(file: str | os.PathLike[str]) -> list[int]:
 def _files(path: epath.Path) -> Iterator[epath.Path]:
     for child in path.iterdir():
         yield from _files(child) if child.is_dir() else (child,)
-
-
-def _list_steps(commits: Mapping[int, Commit]) -> str:
-    return f"step{'s' * (len(commits) > 1)} {', '.join(map(str, sorted(commits)))}"
 
 
 def _only_ours(path: epath.Path) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections.abc import Iterator
 
 from vit_jax.data import tiff
 
@@ -43,15 +44,8 @@ def orientation(data: bytes) -> int:
 def _exif(data: bytes) -> int | None:
     """The offset of the EXIF data, themselves a TIFF; None if there are none."""
     if data.startswith(b"\xff\xd8"):
-        at = 2
-        while data[at] == 0xFF and data[at + 1] not in (0xD9, 0xDA):  # the end, or pixels
-            if data[at + 1] == 0xFF:  # fill byte
-                at += 1
-                continue
-            if data[at + 1] == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
-                return at + 10
-            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
-        return None
+        exif = (at for marker, at in _segments(data) if marker == 0xE1)
+        return next((at + 10 for at in exif if data[at + 4 : at + 10] == b"Exif\0\0"), None)
     png = data.startswith(b"\x89PNG")
     if not png and not data.startswith(b"RIFF"):
         return None  # pixels of a BMP may look like chunks
@@ -74,26 +68,40 @@ def _png_size(data: bytes) -> tuple[int, int] | None:
     return (height, width) if data[12:16] == b"IHDR" else None
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Walks the segments up to the frame header (ITU-T T.81, B.1.1)."""
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the marker and the place of each segment before the pixels (ITU-T T.81, B.1.1)."""
     at = 2
-    while True:
-        if data[at] != 0xFF:
-            return None
-        marker = data[at + 1]
+    while data[at] == 0xFF and (marker := data[at + 1]) not in (0xD9, 0xDA):  # the end, or pixels
         if marker == 0xFF:  # fill byte
             at += 1
         elif marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers without a segment
             at += 2
-        # All are frame headers but tables of codes (C4, CC) and a reserved marker (C8).
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            # Behind the marker: two bytes of length, one of precision.
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return height, width
-        elif marker in (0xD9, 0xDA):  # pixels, or the end, before a frame header
-            return None
         else:
+            yield marker, at
             at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+
+
+def _jpeg_frame(data: bytes) -> int | None:
+    # All are frame headers but tables of codes (C4, CC) and a reserved marker (C8).
+    frames = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+    return next((at for marker, at in _segments(data) if marker in frames), None)
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    if (at := _jpeg_frame(data)) is None:
+        return None
+    # Behind the marker: two bytes of length, one of precision.
+    height, width = struct.unpack_from(">HH", data, at + 5)
+    return height, width
+
+
+def jpeg_components(data: bytes) -> int | None:
+    """The number of components of a JPEG: 1 is gray, 3 color, 4 CMYK; None for other data."""
+    try:
+        at = _jpeg_frame(data) if data.startswith(b"\xff\xd8\xff") else None
+        return None if at is None else data[at + 9]
+    except (struct.error, IndexError):
+        return None
 
 
 def jpeg_scans(data: bytes) -> int:

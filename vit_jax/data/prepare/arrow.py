@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
+from flatbuffers.table import Table
 
 from vit_jax.data.prepare import parquet
 from vit_jax.data.prepare.archives import FileEntry
@@ -86,28 +87,18 @@ def _is_compressed(message: pa.ipc.Message) -> bool:
     if message.type not in ("record batch", "dictionary"):
         return False
     # pyarrow does not say how a message is compressed, so its FlatBuffers table is read here.
-    data = memoryview(message.metadata)
+    data = message.metadata.to_pybytes()
 
-    def field(table: int, number: int) -> int | None:
-        """Where a field of a FlatBuffers table is, if it is there."""
-        # A table starts with the distance back to its vtable, which is two sizes and a place per
-        # field. A vtable ends with the last field that is set; 0 stands for a missing one.
-        fields = table - struct.unpack_from("<i", data, table)[0]
-        if 4 + 2 * number >= struct.unpack_from("<H", data, fields)[0]:
-            return None
-        (place,) = struct.unpack_from("<H", data, fields + 4 + 2 * number)
-        return table + place if place else None
-
-    def follow(place: int | None) -> int:
-        if place is None:
+    def inner(table: Table, number: int) -> Table:
+        if not (place := table.Offset(4 + 2 * number)):  # a field's in the table of their offsets
             raise ValueError("a batch has no header")
-        return place + struct.unpack_from("<I", data, place)[0]
+        return Table(data, table.Indirect(table.Pos + place))
 
-    header = follow(field(follow(0), HEADER))
+    header = inner(Table(data, *struct.unpack_from("<I", data)), HEADER)
     if message.type == "dictionary":
         # A dictionary batch wraps a record batch, which alone says how its buffers are compressed.
-        header = follow(field(header, DATA))
-    return field(header, COMPRESSION) is not None
+        header = inner(header, DATA)
+    return header.Offset(4 + 2 * COMPRESSION) != 0
 
 
 def _places(column: pa.Array, whole: pa.Buffer) -> tuple[list[int], list[int]]:

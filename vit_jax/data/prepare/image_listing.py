@@ -187,7 +187,7 @@ def scan_tables(paths: Sequence[Path], kind: str, label: str | None, key: str) -
     if kind == "parquet":
         size = sum(path.stat().st_size for path in paths)
         places = listing.rows[:, :2]  # of one page, images that follow each other have the same
-        count = np.count_nonzero(np.diff(places, axis=0, prepend=-1).any(axis=1))
+        count = int(np.diff(places, axis=0, prepend=-1).any(axis=1).sum())
         if 0 < LARGE * count < size:
             log.info(
                 "%s: an image is read with the %s others of its page, %s; packed ones are read "

@@ -36,8 +36,9 @@ def test_only_archives_that_are_asked_for_are_opened(tmp_path):
     assert found.text(table["c/plain.txt"]) == "three"
     assert found.read(table["numbers.mat"]) == b"12345"
     for name, data in (("a/a/b/1.jpg", b"one"), ("a/b/2.txt", b"two"), ("numbers.mat", b"12345")):
-        plain = found.plain(table[name])
-        assert pathlib.Path(plain.container).read_bytes()[plain.offset :][: plain.size] == data
+        with found.opened(table[name]) as (plain, file):
+            assert file.read(plain.size) == data
+            assert pathlib.Path(plain.container).read_bytes()[plain.offset :][: plain.size] == data
     with pytest.raises(DataError, match="5 bytes; expected at most 4"):
         found.read(table["numbers.mat"], 4)
 

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vit_jax.data import decoding
+from vit_jax.data import decoding, image_headers
 from vit_jax.data.datasets import Dataset
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare.archives import SUFFIXES, FileEntry, stem
@@ -17,9 +17,8 @@ from vit_jax.data.prepare.shards import MAX_PIXELS
 from vit_jax.data.source import DataError
 from vit_jax.utils.storage import reason
 
-JPEG = b"\xff\xd8\xff"
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")  # of Pillow, which has some that run programs
-STARTS = (JPEG, b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
+STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"BM", b"RIFF")
 CHUNK = 1024  # rows of an array to read at a time
 
 Features = dict[str, Any]
@@ -146,27 +145,10 @@ def as_jpeg(encoded: bytes, quality: int, *, again: bool = False) -> bytes:
 
     With `again`, encodes a JPEG again, too. Raises BadImage for anything but an image.
     """
-    # One component is gray, three are color; four are CMYK.
-    if _components(checked(encoded)) in (1, 3) and not again:
+    if image_headers.jpeg_components(checked(encoded)) in (1, 3) and not again:
         return encoded
     pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS)
     return decoding.encode(pixels, ".jpg", cv2.IMWRITE_JPEG_QUALITY, quality)
-
-
-def _components(encoded: bytes) -> int | None:
-    """The number of components in the frame header of a JPEG; None for another format."""
-    if not encoded.startswith(JPEG):
-        return None
-    at = 2
-    while at + 9 < len(encoded):
-        marker = encoded[at + 1]
-        # A frame header: two bytes of length, one of precision, four of size, then the components.
-        # C4 and CC are tables of codes, C8 is reserved.
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return encoded[at + 9]
-        # Any number of FF may fill up the space before a marker.
-        at += 1 if marker == 0xFF else 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
-    return None
 
 
 def spill_pixels(

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
-from vit_jax.data import datasets
+from vit_jax.data import datasets, image_headers
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.prepare import tfrecords
 from vit_jax.data.prepare.archives import FileEntry
@@ -33,7 +32,6 @@ CLEVR_VALUES = (
 KITTI_LISTS = ("train_rand.txt", "train_mapping.txt")
 KITTI_PERCENT, KITTI_SEED = 10, 123  # share of videos for test and for validation, as in TFDS
 KITTI_COLUMNS = 15
-PNG_HEAD = 24
 DMLAB_RECORD = 2**22  # bytes
 
 
@@ -86,10 +84,10 @@ def find_kitti(files: SourceFiles) -> Contents:
 def encode_kitti(data: Sequence[bytes], features: Features) -> Features:
     """Image and objects; TFDS measures bounding boxes from the bottom."""
     image, labels = checked(data[0]), data[1]
-    if image[12:16] != b"IHDR" or len(image) < PNG_HEAD:
+    kind, size = image_headers.read_header(image)
+    if kind != "PNG" or size is None:
         raise BadImage("is not a PNG")
-    # 8 bytes of signature, length and name of the first chunk, and its first two numbers.
-    width, height = struct.unpack_from(">II", image, 16)
+    height, width = size
     objects = []
     try:
         for row in csv.reader(io.StringIO(labels.decode()), delimiter=" "):

@@ -117,13 +117,6 @@ class SourceFiles:
         except UnicodeDecodeError:
             raise DataError(f"{found.path}: is not UTF-8 text; download it again") from None
 
-    def plain(self, found: FileEntry) -> FileEntry:
-        """The same bytes, as bytes of a file that is not compressed."""
-        if found.offset >= 0:
-            # A member of a tar is as it is in the tar.
-            return found
-        return found._replace(container=str(self.alone(found)), offset=0)
-
     def alone(self, found: FileEntry) -> Path:
         """A file that contains the bytes of `found` and nothing else."""
         if found.offset == PLAIN:
@@ -133,8 +126,13 @@ class SourceFiles:
 
     @contextlib.contextmanager
     def opened(self, found: FileEntry) -> Iterator[tuple[FileEntry, IO[bytes]]]:
-        """Opens what `plain` returns, at its offset; raises DataError if it cannot be read."""
-        plain = self.plain(found)
+        """Opens the same bytes, of a file that is not compressed, with their location there.
+
+        Raises DataError if it cannot be read.
+        """
+        plain = found  # a member of a tar is as it is in the tar
+        if found.offset < 0:
+            plain = found._replace(container=str(self.alone(found)), offset=0)
         with (
             storage.errors_as(DataError, f"{found.path}: cannot be read"),
             Path(plain.container).open("rb") as file,
@@ -157,21 +155,18 @@ class SourceFiles:
             for leftover in path.parent.glob(".*"):  # of a killed attempt; it may be most of a disk
                 leftover.unlink()
             with storage.replacing(path) as part, part.open("wb") as file:
-                self._fill(file, named.partition(", ")[0], make())
+                shown, total = named.partition(", ")[0], 0
+                for chunk in make():
+                    total += len(chunk)
+                    if self._limit is not None and total > self._limit:
+                        raise NeedsUnpackingError(shown)
+                    if total > self._unpacked:
+                        raise DataError(
+                            f"{shown}: unpacks to more than {self._unpacked:,} bytes, more than "
+                            "any file in this dataset"
+                        )
+                    file.write(chunk)
         return path
-
-    def _fill(self, file: IO[bytes], named: str, chunks: Iterator[bytes]) -> None:
-        total = 0
-        for chunk in chunks:
-            total += len(chunk)
-            if self._limit is not None and total > self._limit:
-                raise NeedsUnpackingError(named)
-            if total > self._unpacked:
-                raise DataError(
-                    f"{named}: unpacks to more than {self._unpacked:,} bytes, more than any file "
-                    "in this dataset"
-                )
-            file.write(chunk)
 
     def _expanded(
         self, found: FileEntry, depth: int = 0, *, given: bool = False
