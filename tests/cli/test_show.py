@@ -35,6 +35,24 @@ def test_the_printed_file_is_the_same_config(name, tmp_path, capsys):
     assert config.fingerprint(copy) == config.fingerprint(cfg)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data.image_size": "256", "model.patch_size": "2"},  # resize_to changes with it
+        {"data.source": "folder", "data.root": "photos", "data.holdout": "0.1"},  # without splits
+    ],
+    ids=["size", "source"],
+)
+def test_options_that_others_make_void_are_not_shown(options, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = "vtab/ViT-H_14-jft-caltech101"
+    given = [f"--config.{key}={value}" for key, value in options.items()]
+    assert cli.main(["show", name, "--python", *given]) == 0
+    (tmp_path / "mine.py").write_text(capsys.readouterr().out)
+    shown, cfg = run_config.resolve("mine.py", {}), run_config.resolve(name, options)
+    assert shown == dataclasses.replace(cfg, name=shown.name)
+
+
 def test_the_printed_file_has_overrides_and_lists(tmp_path, capsys):
     given = [
         "--config.optimizer.groups.layers.lr=10",

@@ -116,8 +116,8 @@ def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[co
     from vit_jax.runtime import logs
     from vit_jax.training import run_config
 
-    values = catalog.load_values(name)
-    cfg, own = config.build(config.override(values, overrides)), config.build(values)
+    cfg = config.build(config.override(run_config.named_values(name, overrides), overrides))
+    own = config.build(catalog.load_values(name))
     run_config.check_read(cfg, overrides)
     # The catalog knows the number of images of the config's own data alone.
     other = any(getattr(cfg.data, key) != getattr(own.data, key) for key in IMAGES)

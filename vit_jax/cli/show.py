@@ -38,7 +38,8 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.training import run_config
 
     # Not validated as a whole: a recipe can be shown before its data is configured.
-    cfg = config.build(config.override(catalog.load_values(reference), overrides))
+    values = run_config.named_values(reference, overrides)
+    cfg = config.build(config.override(values, overrides))
     run_config.check_read(cfg, overrides)
     about = catalog.about(reference)
     if args.python:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from vit_jax import config, models
 from vit_jax.config import catalog, checks
@@ -24,18 +25,27 @@ def resolve(
     Raises ConfigError; reads no data and compiles nothing.
     """
     config.check_overrides(overrides)
-    values = catalog.load_values(reference)
+    values = named_values(reference, overrides)
     if ".py" in reference.lower():  # the catalog's own are checked by a test
         check_read(config.build(values), config.changed(config.build(values)))
+    cfg = config_from_values(values, overrides, tiny=tiny)
+    checks.check_decay(cfg)  # of new runs alone: earlier ones resume
+    check_trains(cfg)
+    return cfg
+
+
+def named_values(reference: str, overrides: Mapping[str, object]) -> dict[str, Any]:
+    """Nested options of a catalog name or file, without those that `overrides` make void.
+
+    Raises ConfigError.
+    """
+    values = catalog.load_values(reference)
     own, source = values.get("data"), overrides.get("data.source")
     if source in config.FILES and isinstance(own, Mapping) and own.get("source") != source:
         # Its splits belong to other data, which may have had no validation split.
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
-    cfg = config_from_values(config.with_same_view(values, overrides), overrides, tiny=tiny)
-    checks.check_decay(cfg)  # of new runs alone: earlier ones resume
-    check_trains(cfg)
-    return cfg
+    return config.with_same_view(values, overrides)
 
 
 def config_from_values(

@@ -197,6 +197,16 @@ def test_a_search_tries_every_combination_and_trains_the_chosen_one():
     assert final.data.eval_split == "test"
 
 
+def test_a_size_that_is_tried_shows_as_much_of_an_image():
+    plan = transfer.create_plan(
+        "vtab/ViT-H_14-jft-caltech101",
+        {"init_from": "none", "model.patch_size": "2"},
+        search={"data.image_size": ("256", "448")},
+    )
+    boxes = [one.cfg.data.before_crop for one in plan.candidates]
+    assert boxes == [(299, 299), (523, 523)]  # 7/6 of each
+
+
 def test_a_random_search_draws_some_by_seed():
     every = [one.setup for one in search().candidates]
     drawn = [one.setup for one in search(draws=3).candidates]

@@ -157,7 +157,8 @@ class TablePlan:
                 stored = config.build(there.values["config"])
             elif (stored := there.cfg) is None:
                 return ""
-            own = run_config.config_from_values(catalog.load_values(run.name), given)
+            values = run_config.named_values(run.name, given)
+            own = run_config.config_from_values(values, given)
         except (config.ConfigError, KeyError):  # as of another version
             return ""
         # What the data decide, such as the number of classes, is no difference.

@@ -157,16 +157,17 @@ def create_plan(
             raise ConfigError(f"draws={draws}: draws combinations of search; give search")
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
-    values = catalog.load_values(reference)
-    _check_overrides(values["name"], overrides, protocol)
+    name = catalog.load_values(reference)["name"]
+    _check_overrides(name, overrides, protocol)
 
-    def resolve(values: Mapping[str, Any], tried: Mapping[str, str] | None = None) -> config.Config:
-        given = {**overrides, **(tried or {})}
+    def resolve(tried: Mapping[str, str], setup: Mapping[str, Any]) -> config.Config:
+        given = {**overrides, **tried}
+        values = config.override(run_config.named_values(reference, given), setup)
         cfg = run_config.config_from_values(values, given, tiny=tiny)
         checks.check_fixed(cfg, "transfer")
         return directory.as_in_weights(cfg, given)
 
-    base = resolve(values)
+    base = resolve({}, {})
     if not base.needs_labels:
         raise ConfigError(
             f"objective.name={base.objective.name}: transfer chooses by top-1, and an objective "
@@ -195,12 +196,12 @@ def create_plan(
     if search:
         # What must not be set for all cells must not be searched either: rates, seeds and splits.
         search = {key: _texts(key, given) for key, given in search.items()}
-        _check_overrides(values["name"], {key: ",".join(v) for key, v in search.items()}, protocol)
+        _check_overrides(name, {key: ",".join(v) for key, v in search.items()}, protocol)
         # Each is resolved anew, as one option decides others: `init_from` those of its weights.
         tried = [
             (" ".join(f"{key}={value}" for key, value in options.items()), _at_rate(cfg, lr))
             for options in _combinations(search, overrides)
-            for cfg in (resolve(values, options),)
+            for cfg in (resolve(options, {}),)
             for lr in rates or protocol.rates or (base.optimizer.lr,)
         ]
         if draws is not None:
@@ -209,10 +210,7 @@ def create_plan(
             tried = [tried[number] for number in sorted(drawn)]
     else:
         tried = [("vit", _at_rate(base, lr)) for lr in rates or protocol.rates]
-        tried += [
-            (name, resolve(config.override(values, options)))
-            for name, options in protocol.setups.items()
-        ]
+        tried += [(setup, resolve({}, options)) for setup, options in protocol.setups.items()]
     candidates = [_candidate(setup, cfg, *splits) for setup, cfg in tried]
     if not candidates:
         raise ConfigError(
