@@ -53,6 +53,13 @@ def test_options_that_others_make_void_are_not_shown(options, tmp_path, monkeypa
     assert shown == dataclasses.replace(cfg, name=shown.name)
 
 
+def test_what_weights_decide_is_not_shown_and_that_is_said(capsys):
+    said = "init_from: options that belong to its weights, such as model.gelu and data.mean"
+    for given, count in (((), 0), (("--config.init_from=AugReg",), 1)):
+        assert cli.main(["show", "digits", *given]) == 0
+        assert capsys.readouterr().out.count(said) == count
+
+
 def test_the_printed_file_has_overrides_and_lists(tmp_path, capsys):
     given = [
         "--config.optimizer.groups.layers.lr=10",

@@ -60,6 +60,11 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if about.choices:
         print()
         tables.table(("choice", "why", "to change it"), about.choices)
+    if cfg.init_from is not None:
+        print(
+            "init_from: options that belong to its weights, such as model.gelu and data.mean, are "
+            "read from them as the run starts, or by train --dry-run"
+        )
     for line in listing.notes(about):
         print(line)
     return 0
