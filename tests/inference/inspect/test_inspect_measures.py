@@ -213,7 +213,8 @@ def test_filters_are_of_the_layer_that_sees_pixels():
 def test_components_are_those_of_a_singular_value_decomposition():
     rng = np.random.default_rng(0)
     features = (rng.normal(size=(3, 4, 5, 7)) * np.arange(1, 8) + 2).astype(np.float32)
-    found, shares = measures.feature_components(features)
+    palette = measures.create_palette(features)
+    found, shares = palette.components(features), palette.shares
     patches = features.reshape(-1, 7).astype(np.float64)
     patches -= patches.mean(axis=0)
     left, values, _ = np.linalg.svd(patches, full_matrices=False)
@@ -224,22 +225,30 @@ def test_components_are_those_of_a_singular_value_decomposition():
 
 
 def test_components_of_few_or_equal_numbers():
-    found, shares = measures.feature_components(np.arange(8.0).reshape(1, 2, 2, 2))
-    np.testing.assert_allclose(shares, [1, 0, 0], atol=1e-12)
+    line = np.arange(8.0).reshape(1, 2, 2, 2)
+    palette = measures.create_palette(line)
+    found = palette.components(line)
+    np.testing.assert_allclose(palette.shares, [1, 0, 0], atol=1e-12)
     np.testing.assert_allclose(np.abs(found[0, :, :, 0]).ravel() / np.sqrt(2), [3, 1, 1, 3])
     assert (found[..., 2] == 0).all()
-    same, shares = measures.feature_components(np.ones((2, 3, 3, 4)))
-    assert (same == 0).all()
-    assert (shares == 0).all()
-    assert (measures.feature_colors(same) == 0.5).all()
+    same = np.ones((2, 3, 3, 4))
+    palette = measures.create_palette(same)
+    assert (palette.components(same) == 0).all()
+    assert (palette.shares == 0).all()
+    assert (palette.colors(same) == 0.5).all()
 
 
 def test_colors_stretch_over_all_images():
     line = np.linspace(-3, 5, 202).reshape(2, 101, 1, 1)  # neither image spans them alone
-    found = measures.feature_colors(line * np.array([1.0, -2.0, 0.0]))
-    low, high = np.percentile(line, measures.SPREAD)
-    np.testing.assert_allclose(found[..., :1], np.clip((line - low) / (high - low), 0, 1))
-    np.testing.assert_allclose(found[..., 1], 1 - found[..., 0], atol=1e-12)
+    other = np.sin(np.arange(202)).reshape(line.shape)
+    features = np.concatenate([9 * line, other], axis=-1)
+    palette = measures.create_palette(features)
+    found, components = palette.colors(features), palette.components(features)
+    low, high = np.percentile(components[..., :2], measures.SPREAD, axis=(0, 1, 2))
+    expected = np.clip((components[..., :2] - low) / (high - low), 0, 1)
+    np.testing.assert_allclose(found[..., :2], expected)
+    assert expected[0, 0, 0, 0] == 0.0
+    assert expected[1, 100, 0, 0] == 1.0
     assert (found[..., 2] == 0.5).all()
 
 
@@ -286,8 +295,10 @@ def test_features_of_a_model_are_its_tokens_of_patches(tmp_path):
         command = ["inspect", what, f"--checkpoint={GOOGLE}", *files, f"--output={out}"]
         assert cli.main(command) == 0
     written = np.load(out / "features.npz")
-    expected, shares = measures.feature_components(tokens[:2, 1:].reshape(2, *found.shape[1:]))
-    np.testing.assert_allclose(written["share_of_variance"], shares, rtol=1e-4)
+    features = tokens[:2, 1:].reshape(2, *found.shape[1:])
+    palette = measures.create_palette(features)
+    np.testing.assert_allclose(written["share_of_variance"], palette.shares, rtol=1e-4)
+    expected = palette.components(features)
     np.testing.assert_allclose(written["components"], expected, rtol=0, atol=1e-3)
     pairs, cosines = measures.mutual_matches(found[0], found[1])
     matched = np.load(out / "matches.npz")

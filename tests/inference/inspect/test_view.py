@@ -109,8 +109,7 @@ def test_features_of_a_page_are_those_of_the_encoder(opened, viewer):
     known = facts(view.page(viewer, pictures))
     views = np.stack([picture for _, picture, _ in pictures])
     exact = measures.patch_features(opened, views)
-    projected, _ = measures.feature_components(exact)
-    colors = measures.feature_colors(projected)
+    colors = measures.create_palette(exact).colors(exact)
     assert known["width"] == exact.shape[-1]
     for one, own, shades in zip(known["images"], exact, colors, strict=True):
         found = np.frombuffer(zlib.decompress(base64.b64decode(one["features"])), "<i2") / 32767

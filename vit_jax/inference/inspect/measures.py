@@ -47,8 +47,7 @@ def require_attention(opened: loaded_model.LoadedModel) -> None:
     for name in ("depth", "heads"):
         if getattr(cfg.model, name) is None:
             raise config.ConfigError(f"model.{name}=none: figures of attention need it; set it")
-    tokens = math.prod(variants.grid(cfg.model, cfg.data.image_size))
-    tokens += variants.prefix_tokens(cfg.model)
+    tokens = opened.model.patches + variants.prefix_tokens(cfg.model)
     shape = (cfg.model.depth, 1, cfg.model.heads, tokens, tokens)
     opened.model.check_intermediate(opened.params, "attention", shape, capture=True)
 
@@ -57,8 +56,7 @@ def require_features(opened: loaded_model.LoadedModel) -> None:
     """Raises CannotAnswer for a model without tokens of patches."""
     cfg = opened.config
     require(cfg.model, "features")
-    tokens = math.prod(variants.grid(cfg.model, cfg.data.image_size))
-    tokens += variants.prefix_tokens(cfg.model)
+    tokens = opened.model.patches + variants.prefix_tokens(cfg.model)
     opened.model.check_intermediate(opened.params, "tokens", (1, tokens, None))
 
 
@@ -302,38 +300,38 @@ def patch_features(opened: loaded_model.LoadedModel, views: np.ndarray) -> np.nd
     return found.reshape(len(found), height, width, found.shape[-1])
 
 
-def feature_components(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First principal components of all patches (B, rows, columns, D), and their shares.
-
-    Returns:
-      (B, rows, columns, COLORS) float64, each positive for the patch farthest from the mean, and
-      0 where there are fewer dimensions; and the shares of the variance, (COLORS,) float64.
-    """
-    axes = principal_axes(features)
-    return axes.project(features), axes.shares
-
-
-class PrincipalAxes(NamedTuple):
-    """Directions of the greatest variance of patches.
+class Palette(NamedTuple):
+    """Colors of patches: the first principal components of some as red, green and blue.
 
     Attributes:
       mean: (D,) float64, of the patches.
-      directions: (D, COLORS) float64, of length 1, or 0 where there are fewer dimensions.
-      shares: (COLORS,) of the variance.
+      directions: (D, COLORS) float64, of length 1, or 0 where there are fewer dimensions; positive
+        for the patch farthest from the mean.
+      shares: (COLORS,) float64, of the variance.
+      low, high: (COLORS,), components that become 0 and 1.
     """
 
     mean: np.ndarray
     directions: np.ndarray
     shares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
-    def project(self, features: np.ndarray) -> np.ndarray:
+    def components(self, features: np.ndarray) -> np.ndarray:
         """The components of any features (..., D), (..., COLORS) float64."""
         patches = features.reshape(-1, features.shape[-1]).astype(np.float64) - self.mean
         return (patches @ self.directions).reshape(*features.shape[:-1], -1)
 
+    def colors(self, features: np.ndarray) -> np.ndarray:
+        """The colors of any features (..., D), (..., COLORS) from 0 to 1."""
+        wide = self.high - self.low > 0
+        scaled = (self.components(features) - self.low) / np.where(wide, self.high - self.low, 1.0)
+        # A constant component says nothing: the middle.
+        return np.where(wide, np.clip(scaled, 0.0, 1.0), 0.5)
 
-def principal_axes(features: np.ndarray) -> PrincipalAxes:
-    """Axes of the first principal components of patches (..., D)."""
+
+def create_palette(features: np.ndarray) -> Palette:
+    """The palette that stretches the colors of these patches (..., D), by SPREAD."""
     patches = features.reshape(-1, features.shape[-1]).astype(np.float64)
     mean = patches.mean(axis=0)
     patches = patches - mean
@@ -344,32 +342,12 @@ def principal_axes(features: np.ndarray) -> PrincipalAxes:
     # An eigenvector's sign is arbitrary; fixed, colors do not flip from one run to the next.
     directions = directions * np.where(farthest < 0, -1.0, 1.0)
     missing = COLORS - directions.shape[1]
+    directions = np.pad(directions, [(0, 0), (0, missing)])
     total = np.square(patches).sum()
     # Rounding can make an eigenvalue of zero negative.
     shares = np.pad(np.maximum(values, 0.0), (0, missing)) / (total if total > 0 else 1.0)
-    return PrincipalAxes(mean, np.pad(directions, [(0, 0), (0, missing)]), shares)
-
-
-def feature_colors(projected: np.ndarray) -> np.ndarray:
-    """Three components (B, rows, columns, 3) as colors from 0 to 1.
-
-    Red is the first. Each is stretched over all images, from one percentile of SPREAD to the other.
-    """
-    return stretched(projected, *spread(projected))
-
-
-def spread(projected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values of each component (..., 3) that become 0 and 1, (3,) each."""
-    low, high = np.percentile(projected, SPREAD, axis=tuple(range(projected.ndim - 1)))
-    return low, high
-
-
-def stretched(projected: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Components (..., 3) as colors from 0 at `low` to 1 at `high`."""
-    wide = high - low > 0
-    scaled = (projected - low) / np.where(wide, high - low, 1.0)
-    # A constant component says nothing: the middle.
-    return np.where(wide, np.clip(scaled, 0.0, 1.0), 0.5)
+    low, high = np.percentile(patches @ directions, SPREAD, axis=0)
+    return Palette(mean, directions, shares, low, high)
 
 
 def mutual_matches(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -252,18 +252,19 @@ def _attention(subject: Subject) -> Answer:
 def _features(subject: Subject) -> Answer:
     shown = subject.pictures.first(subject.counts["features"])
     features = measures.patch_features(subject.opened, shown.views)
-    projected, shares = measures.feature_components(features)
-    colors = measures.feature_colors(projected)
+    palette = measures.create_palette(features)
     caption = (
         "Images, and the first three principal components of the features of their patches as "
         "red, green and blue, the same in all images."
     )
-    figure = figures.features(subject.under_patches(shown), colors[:DRAWN], shares)
+    figure = figures.features(
+        subject.under_patches(shown), palette.colors(features)[:DRAWN], palette.shares
+    )
     return Answer(
         figures={"features": (figure, caption)},
         arrays={
-            "components": projected.astype(np.float32),
-            "share_of_variance": shares,
+            "components": palette.components(features).astype(np.float32),
+            "share_of_variance": palette.shares,
             "images": np.array(shown.names),
         },
     )

@@ -45,12 +45,11 @@ class Viewer:
 
     Attributes:
       opened: the model.
-      palette: the axes of the patches' features and what becomes 0 and 1 on them; None until
-        `learn` has seen images.
+      palette: the colors of patches; None until an image has been seen.
     """
 
     opened: loaded_model.LoadedModel
-    palette: tuple[measures.PrincipalAxes, np.ndarray, np.ndarray] | None = None
+    palette: measures.Palette | None = None
 
     def __post_init__(self) -> None:
         measures.require_attention(self.opened)
@@ -61,19 +60,11 @@ class Viewer:
         fields, features = self.examine(picture)
         return fields | self.colors(features)
 
-    def learn(self, features: np.ndarray) -> None:
-        """Sets the colors of all images by the features (B, P, D) of some."""
-        axes = measures.principal_axes(features)
-        self.palette = axes, *measures.spread(axes.project(features))
-
     def colors(self, features: np.ndarray) -> Fields:
         """Colors of an image's patches, from features (P, D)."""
         if self.palette is None:
-            self.learn(features[None])
-        assert self.palette is not None
-        axes, low, high = self.palette
-        shown = measures.stretched(axes.project(features), low, high)
-        return {"colors": pack_colors(shown)}
+            self.palette = measures.create_palette(features)
+        return {"colors": _packed(255 * self.palette.colors(features))}
 
     def examine(self, picture: Picture) -> tuple[Fields, np.ndarray]:
         """Data of an image without colors, and its features (P, D)."""
@@ -99,11 +90,11 @@ class Viewer:
                 for chance, label in zip(chances, labels, strict=True)
             ],
             "attention": pack_attention(weights[:, 0], rolled),
-            "features": pack_vectors(measures.unit_rows(features)),
+            "features": _packed(32767 * measures.unit_rows(features), "<i2"),
         }
         each = saliency.class_maps(self.opened, view, labels.tolist() if self._mapped else [])
         if each and saliency.GRADIENT_ROLLOUT in each[0]:
-            fields["maps"] = pack_colors(np.stack([_shares(one) for one in each]))
+            fields["maps"] = _packed(255 * np.stack([_shares(one) for one in each]))
         return fields | ({} if truth is None else {"truth": messages.printable(truth)}), features
 
     @functools.cached_property
@@ -128,7 +119,7 @@ class Viewer:
             return facts  # the page leaves them out
         cosines = measures.position_similarity(tables[0])
         return facts | {
-            "positions": pack_cosines(cosines),
+            "positions": _packed(127 * (cosines + 1)),
             "cosineRange": figures.cosine_range(cosines[None]),
             "positionTables": len(tables),
         }
@@ -241,7 +232,7 @@ def page(viewer: Viewer, pictures: Iterable[Picture], *, live: bool = False) -> 
             "%d images left out: a page contains at most %d MB", left_out, round(LIMIT / 1e6)
         )
     if features:
-        viewer.learn(np.stack(features))
+        viewer.palette = measures.create_palette(np.stack(features))
         shown = [one | viewer.colors(own) for one, own in zip(shown, features, strict=True)]
     facts = viewer.facts | {"live": live, "leftOut": left_out, "images": shown}
     cfg = viewer.opened.config
@@ -273,19 +264,9 @@ def pack_attention(weights: np.ndarray, rolled: np.ndarray) -> str:
     return _deflated(maxima.astype("<f4").tobytes() + rows.tobytes())
 
 
-def pack_cosines(cosines: np.ndarray) -> str:
-    """Numbers in [-1, 1] as base64 of deflated bytes, uint8: 0 is -1, 254 is 1."""
-    return _deflated(np.rint(127 * (cosines + 1)).astype(np.uint8).tobytes())
-
-
-def pack_vectors(vectors: np.ndarray) -> str:
-    """Numbers in [-1, 1] as base64 of deflated bytes, little-endian int16: 32767 is 1."""
-    return _deflated(np.rint(32767 * vectors).astype("<i2").tobytes())
-
-
-def pack_colors(colors: np.ndarray) -> str:
-    """Numbers from 0 to 1 as base64 of deflated bytes, uint8: 255 is 1."""
-    return _deflated(np.rint(255 * colors).astype(np.uint8).tobytes())
+def _packed(values: np.ndarray, dtype: str = "u1") -> str:
+    """Numbers, rounded to integers, as base64 of deflated bytes."""
+    return _deflated(np.rint(values).astype(dtype).tobytes())
 
 
 def _deflated(content: bytes) -> str:
