@@ -23,7 +23,7 @@ from vit_jax import config, models
 from vit_jax.models import variants
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
-from vit_jax.weights.families import timm, torch_rules
+from vit_jax.weights.families import timm
 from vit_jax.weights.families.timm_vit import (
     BLOCK,
     FREQUENCIES,
@@ -35,18 +35,16 @@ from vit_jax.weights.families.timm_vit import (
     mlp_ratio,
     registers,
 )
-from vit_jax.weights.families.torch_rules import QKV, SWIGLU
+from vit_jax.weights.families.torch_rules import QKV, SWIGLU, Names
 from vit_jax.weights.family import CLIP, HALF, Fields, refuse_options, set_otherwise
 from vit_jax.weights.mapping import (
     FLAT,
-    SAME,
     ArrayLayout,
     ArraySpecs,
     ModelSpec,
     Rule,
     Size,
     array_shape,
-    linear,
 )
 
 # DINOv3's 7B has heads 128 wide, EVA's giant 88.
@@ -54,6 +52,14 @@ HEADS = {4096: 32, 1408: 16}
 # EVA-02 was pretrained at 224 pixels with patches of 14.
 REFERENCE = (16, 16)
 POOLING_HEADS = 8  # of Perception Encoder
+SCALES = tuple((f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2))
+TURNING = re.compile("encoder/attention/(query|key)(_norm)?/")  # but not values
+# By axis of the image, columns first, then by layer.
+OF_LAYERS = ArrayLayout(
+    lambda shape: (shape[1], shape[0], *shape[2:]),
+    lambda array, _: array[::-1].swapaxes(0, 1),
+    lambda array: array.swapaxes(0, 1)[::-1],
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,36 +120,28 @@ class TimmEva(TimmViT):
         why = f"offsets of {side} x {side} patches; the file does not say"
         return (side * patch[0], side * patch[1]), {"data.image_size": why}
 
-    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
-        turned = spec is not None and spec.model.rotary_grid is not None
-        kernel, bias, scale = (_sorted(f) if turned else f for f in (linear(), FLAT, SAME))
+    def own_names(self, spec: ModelSpec | None) -> Names:
         attn, target = f"{BLOCK}.attn", "encoder/attention"
-        separate, fused = [], []
-        for part, name in enumerate(QKV):
-            value = name == "value"
-            # Only queries and keys turn, so values keep their order.
-            layouts = (linear(), FLAT) if value else (kernel, bias)
-            leaves = tuple(zip(("weight", "bias"), ("kernel", "bias"), layouts, strict=True))
-            separate += [
-                Rule(f"{attn}.{name[0]}_proj.{source}", f"{target}/{name}/{leaf}", layout)
-                for source, leaf, layout in leaves
-            ]
-            fused += [
-                Rule(f"{attn}.{name[0]}_bias", f"{target}/{name}/bias", layouts[1]),
-                Rule(f"{attn}.qkv.weight", f"{target}/{name}/kernel", layouts[0], part, 3),
-            ]
-            for source, leaf in (("weight", "scale"), ("bias", "bias")):
-                yield Rule(f"{attn}.{name[0]}_norm.{source}", f"{target}/{name}_norm/{leaf}", scale)
+        separate = [(f"{attn}.{name[0]}_proj", f"{target}/{name}") for name in QKV]
+        biases = [(f"{attn}.{name[0]}_bias", f"{target}/{name}/bias", FLAT) for name in QKV]
+        fused = [*biases, (f"{attn}.qkv", f"{target}/query|key|value")]
         apart = spec is not None and _apart(spec.model)
-        # An export takes the first rule of a parameter, an import that of an array in the file.
-        yield from (*separate, *fused) if apart else (*fused, *separate)
-        yield from torch_rules.rules(
-            (
-                *((f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)),
-                (f"{attn}.relative_position_bias_table", f"{target}/relative_bias/table"),
-                ("rel_pos_bias.relative_position_bias_table", "relative_bias/table"),
-            )
+        return (
+            *((*separate, *fused) if apart else (*fused, *separate)),
+            *SCALES,
+            (f"{attn}.relative_position_bias_table", f"{target}/relative_bias/table"),
+            ("rel_pos_bias.relative_position_bias_table", "relative_bias/table"),
         )
+
+    def columns_first(self, model: config.Model) -> bool | None:
+        """Whether neighboring features turn with columns, then rows; None: no neighbors turn."""
+        return None if model.rotary_grid is None else False
+
+    def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
+        swapped = None if spec is None else self.columns_first(spec.model)
+        for rule in super().rules(arrays, spec):
+            turns = swapped is not None and TURNING.match(rule.target)
+            yield rule._replace(layout=_sorted(rule.layout, swapped=swapped)) if turns else rule
 
     def mlp_names(
         self, arrays: ArraySpecs | None, spec: ModelSpec | None
@@ -284,21 +282,11 @@ class ColumnsFirst(TimmEva):
         size, patch = (int(n) for n in re.findall(r"\d+", timm.architecture(given))[::-1][:2])
         return size // patch, size // patch
 
-    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
-        attn, target = f"{BLOCK}.attn", "encoder/attention"
-        for part, name in enumerate(QKV):
-            layouts = linear(), FLAT
-            if name != "value" and spec is not None:
-                swapped = not spec.model.rotary_learned  # which do not belong to an axis
-                layouts = tuple(_sorted(one, swapped=swapped) for one in layouts)
-            for source, leaf, layout in zip(
-                ("weight", "bias"), ("kernel", "bias"), layouts, strict=True
-            ):
-                yield Rule(f"{attn}.qkv.{source}", f"{target}/{name}/{leaf}", layout, part, 3)
-        yield Rule(FREQUENCIES, f"{target}/frequencies", OF_LAYERS)
-        yield from torch_rules.rules(
-            (f"{BLOCK}.gamma_{n}", f"encoder/scale{n}/scale") for n in (1, 2)
-        )
+    def own_names(self, spec: ModelSpec | None) -> Names:
+        return (*SCALES, (FREQUENCIES, "encoder/attention/frequencies", OF_LAYERS))
+
+    def columns_first(self, model: config.Model) -> bool | None:
+        return not model.rotary_learned  # those that are learned belong to no axis
 
     def wrong(self, model: config.Model) -> dict[str, bool]:
         more = set_otherwise(model, "sub_norm", "mlp", "qk_norm")
@@ -359,15 +347,7 @@ def _position_arguments(model: config.Model) -> dict[str, bool]:
     return {"use_abs_pos_emb": learned, **({"no_embed_class": True} if apart else {})}
 
 
-# By axis of the image, columns first, then by layer.
-OF_LAYERS = ArrayLayout(
-    lambda shape: (shape[1], shape[0], *shape[2:]),
-    lambda array, _: array[::-1].swapaxes(0, 1),
-    lambda array: array.swapaxes(0, 1)[::-1],
-)
-
-
-def _sorted(layout: ArrayLayout, *, swapped: bool = False) -> ArrayLayout:
+def _sorted(layout: ArrayLayout, *, swapped: bool) -> ArrayLayout:
     """The layout of a layer's queries or keys whose pairs of features are neighbors.
 
     `swapped`: half of the pairs turn with the column, then half with the row.

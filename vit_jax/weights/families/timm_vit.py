@@ -27,7 +27,7 @@ from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
 from vit_jax.weights.families import timm, torch_rules
-from vit_jax.weights.families.torch_rules import QKV, SWIGLU
+from vit_jax.weights.families.torch_rules import QKV, SWIGLU, Names
 from vit_jax.weights.family import (
     CLIP,
     HALF,
@@ -315,9 +315,9 @@ class TimmViT(timm.Timm):
         """The image size that files say, and the assumptions made."""
         return sizes[0], {}
 
-    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
-        """Yields the rules of a layer that precede ViT's."""
-        yield from ()
+    def own_names(self, spec: ModelSpec | None) -> Names:
+        """Names that precede ViT's: an export takes the first of a parameter."""
+        return ()
 
     def mlp_names(
         self, arrays: ArraySpecs | None, spec: ModelSpec | None
@@ -380,10 +380,10 @@ class TimmViT(timm.Timm):
             without = ["norm" if spec.model.norm_place == "pooled" else "fc_norm"]
             if not spec.model.resnet_units:
                 without += [f"{BACKBONE}stem.conv", f"{BACKBONE}stem.norm"]
-        yield from self.block_rules(arrays, spec)
-        yield from torch_rules.rules(NAMES, "", without)
-        names = self.mlp_names(arrays, spec)
-        yield from torch_rules.rules((f"{BLOCK}.mlp.{n}", f"encoder/mlp/{one}") for n, one in names)
+        mlp = (
+            (f"{BLOCK}.mlp.{n}", f"encoder/mlp/{one}") for n, one in self.mlp_names(arrays, spec)
+        )
+        yield from torch_rules.rules((*self.own_names(spec), *NAMES, *mlp), "", without)
 
     def expresses(self, spec: ModelSpec) -> bool:
         return self.expressed(spec.model)
@@ -664,8 +664,8 @@ class Aimv2(TimmViT):
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         return {"norm": "rms"}, {} if "architecture" in given else {"model.norm": self.why}
 
-    def block_rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
-        yield from torch_rules.rules((("patch_embed.norm", "patch_norm"),))
+    def own_names(self, spec: ModelSpec | None) -> Names:
+        return (("patch_embed.norm", "patch_norm"),)
 
     def mlp_names(
         self, arrays: ArraySpecs | None, spec: ModelSpec | None

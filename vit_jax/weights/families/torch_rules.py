@@ -9,7 +9,8 @@ from vit_jax.weights.mapping import CONVOLUTION, FLAT, SAME, ArrayLayout, Rule, 
 # A name that ends in _ is followed by `weight` without a dot, as in torch's own attention.
 Names = Iterable[tuple[str, str] | tuple[str, str, ArrayLayout]]
 
-ARRAYS = ("cls", "distillation", "registers", "mask_token", "table", "probe", "scale")  # no layers
+ARRAYS = {"cls", "distillation", "registers", "mask_token", "table", "probe", "scale", "bias"}
+ARRAYS |= {"frequencies"}  # no layers
 QKV = ("query", "key", "value")
 # SwiGLU by all names of its layers but fc1, which is no gated layer in a plain MLP.
 SWIGLU = {
