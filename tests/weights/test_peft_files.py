@@ -77,7 +77,7 @@ def test_trained_names_are_found_under_those_that_are_saved():
         ("vit.layers.0.mlp.fc2.bias", "vit.encoder.layer.0.output.dense.bias"),
         ("encoder.layer.0.mlp.fc1.weight", "encoder.layer.0.mlp.fc1.weight"),
     ):
-        located = peft_files._Located.by(name, {saved: None})
+        located = peft_files._locator(name, {saved: None})
         assert located(name) == saved
         assert located("other.weight") is None
 

@@ -1,6 +1,5 @@
 """Adapts weights to another task or image size (ViT, section 3.2, B.1.1)."""
 
-import dataclasses
 import functools
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 
 from vit_jax import config, models
 from vit_jax.config import options
+from vit_jax.models import variants
 from vit_jax.models.classifier import OBJECTIVE
 from vit_jax.models.positions import OFFSET, fixed, interpolation
 from vit_jax.utils import tree_utils
@@ -341,22 +341,15 @@ class AnySize(models.Classifier):
 
 def any_size(model: models.Classifier) -> AnySize:
     """The same classifier for images of any size."""
-    values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
-    return AnySize(**values)
+    return AnySize(model.config, model.image_size, model.channels, model.masked)
 
 
 # Cached, so that the network of a size is traced for its structure once.
 @functools.cache
 def _at(model: AnySize, size: tuple[int, int]) -> models.Classifier:
     """The classifier of the same network for images of one size."""
-    return models.create(
-        model.config,
-        image_size=size,
-        channels=model.channels,
-        dtype=model.config.dtype,
-        masked=model.masked,
-        headless=model.config.num_classes is None,
-    )
+    variants.check_model(model.config, size)
+    return models.Classifier(model.config, size, model.channels, model.masked)
 
 
 @functools.cache

@@ -120,7 +120,12 @@ def save(
     params, spec, family, changes = prepare(params, spec, kind, folder=folder)
     files = family.files(spec) if folder else {}
     if kind == "flax":
-        flax_names.check_architecture(files["config.json"]["architectures"][0])
+        (named,) = files["config.json"]["architectures"]
+        if named not in flax_names.CLASSES:
+            raise WeightsError(
+                f"--to=flax: of transformers' {named} there is no Flax class; there is one of "
+                + ", ".join(flax_names.CLASSES)
+            )
     arrays = mapping.write_arrays(params, family.rules(None, spec), spec)
     arrays |= {name: np.asarray(a, np.float32) for name, a in family.constants(spec).items()}
     said = {} if folder else _head_metadata(spec, suffix)

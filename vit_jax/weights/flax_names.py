@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vit_jax.weights.arrays import Arrays, ArraySpec, WeightsError
+from vit_jax.weights.arrays import Arrays, ArraySpec
 
 # Google's layers are called otherwise.
 LAYER = re.compile(r"(?:^|/)encoder/layers?/0/")
@@ -57,12 +57,3 @@ def from_torch(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
                 values = values.transpose(TO_FLAX.get(values.ndim))
         found["/".join([*path, end])] = np.ascontiguousarray(values)
     return found
-
-
-def check_architecture(architecture: str) -> None:
-    """Raises WeightsError for a class of transformers that has no Flax one."""
-    if architecture not in CLASSES:
-        raise WeightsError(
-            f"--to=flax: of transformers' {architecture} there is no Flax class; there is one of "
-            + ", ".join(CLASSES)
-        )

@@ -413,7 +413,10 @@ def read_params(
     wanted: dict[str, list[Location]] = {}
     for location in locate(stored, rules, arrays.specs, spec.model):
         wanted.setdefault(location.source, []).append(location)
-    wrong = {source: _wrong(arrays, source, locations) for source, locations in wanted.items()}
+    wrong = {
+        source: next(filter(None, (misfit(arrays.specs.get(source), one) for one in locations)), "")
+        for source, locations in wanted.items()
+    }
     left -= wanted.keys()
     # Known from names and shapes alone: a file with a problem is still checked for values that are
     # not finite, but fills no parameters.
@@ -548,17 +551,10 @@ def _layers(target: str, shape: Shape) -> Iterator[tuple[int | None, str, dict[s
         yield None, target, {}, shape
 
 
-def _wrong(arrays: Arrays, source: str, locations: Sequence[Location]) -> str:
-    """The error in the name, shape or type of an array; empty if there is none."""
-    if source not in arrays.specs:
-        return "missing"
-    return next(
-        filter(None, (misfit(arrays.specs[source], location) for location in locations)), ""
-    )
-
-
-def misfit(spec: ArraySpec, location: Location) -> str:
+def misfit(spec: ArraySpec | None, location: Location) -> str:
     """Why an array does not fit its location; empty if it fits."""
+    if spec is None:
+        return "missing"
     one, rule = location.rule.layout.shape(location.shape), location.rule
     shape = (*one[: rule.axis], one[rule.axis] * rule.parts, *one[rule.axis + 1 :])
     if spec.shape != shape:

@@ -8,8 +8,8 @@ Kalajdzievski 2023). Layers of `modules_to_save`, such as a new classifier, are 
 import math
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +90,7 @@ def merged(folder: pathlib.Path, arrays: Arrays) -> Arrays:
     layers = {name: match for name, one in short.items() if (match := LORA.fullmatch(one))}
     if not layers:
         raise WeightsError(f"{file.name}: has no layers of LoRA")
-    located = _Located.by(f"{next(iter(layers.values()))['layer']}.weight", arrays.specs)
+    located = _locator(f"{next(iter(layers.values()))['layer']}.weight", arrays.specs)
     pairs: dict[str, dict[str, str]] = {}
     replaced: dict[str, str] = {}
     for name, one in short.items():
@@ -144,26 +144,22 @@ def outputs(arrays: Arrays, before: Arrays) -> int | None:
     return None
 
 
-class _Located(NamedTuple):
-    """How a base calls the layers of an adapter: `more` before a name, or without `less`."""
+def _locator(name: str, there: Collection[str]) -> Callable[[str], str | None]:
+    """A function from the names of an adapter to those of the base, None for one that it lacks.
 
-    there: Mapping[str, ArraySpec]
-    more: str
-    less: str
+    Made by one layer: its model may be nested in another, or that of the base.
+    """
+    name = name if name in there else _older(name)
+    more = [one.removesuffix(name) for one in there if one.endswith(f".{name}")]
+    less = [name.removesuffix(one) for one in there if name.endswith(f".{one}")]
+    before, after = (part[0] if len(part) == 1 else "" for part in (more, less))
 
-    @classmethod
-    def by(cls, name: str, there: Mapping[str, ArraySpec]) -> Self:
-        """Found by one layer: its model may be nested in another, or that of the base."""
-        name = name if name in there else _older(name)
-        more = [one.removesuffix(name) for one in there if one.endswith(f".{name}")]
-        less = [name.removesuffix(one) for one in there if name.endswith(f".{one}")]
-        return cls(there, *(part[0] if len(part) == 1 else "" for part in (more, less)))
-
-    def __call__(self, name: str) -> str | None:
-        """The array of the base, if it has one."""
+    def locate(name: str) -> str | None:
         saved = _older(name)
-        names = (name, saved, f"{self.more}{saved}", saved.removeprefix(self.less))
-        return next((one for one in names if one in self.there), None)
+        names = (name, saved, f"{before}{saved}", saved.removeprefix(after))
+        return next((one for one in names if one in there), None)
+
+    return locate
 
 
 def _older(name: str) -> str:

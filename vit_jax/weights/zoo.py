@@ -19,8 +19,7 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vit_jax import config
 from vit_jax.utils import storage
@@ -154,10 +153,6 @@ def variant(name: str) -> str:
     return f"{parts[1]}+" * bool(parts[1]) + f"ViT-{parts[2]}/{parts[3]}"
 
 
-def _number(text: str) -> float | None:
-    return float(text) if text else None
-
-
 def _hub(name: str, *beside: str) -> tuple[str, ...]:
     folder = f"{hub.HUB}/{name}/resolve/main"
     return (*(f"{folder}/{file}" for file in beside), f"{folder}/model.safetensors")
@@ -170,20 +165,11 @@ def _parse_row(row: dict[str, str]) -> PublishedFile:
         urls = (hub.parse_address(row["file"]),)
     else:
         urls = _hub(row["name"], *ON_HUB[row["layout"]])
-    side = row["image_size"]
-    return PublishedFile(
-        name=row["name"],
-        urls=urls,
-        layout=row["layout"],
-        model=row["model"],
-        data=row["data"],
-        image_size=int(side) if side else None,
-        preprocessing=row.get("preprocessing", ""),
-        mib=_number(row.get("mib", "")),
-        top1=_number(row.get("top1", "")),
-        license=row.get("license", ""),
-        access=row.get("access", ""),
-    )
+    numbers = {"image_size": int, "mib": float, "top1": float}
+    known: dict[str, Any] = {
+        key: numbers.get(key, str)(text) for key, text in row.items() if text and key != "file"
+    }
+    return PublishedFile(urls=urls, **known)
 
 
 # The index of How to train your ViT
@@ -212,22 +198,6 @@ def best_of_augreg(index: pathlib.Path) -> dict[str, Upstream]:
     copy of augreg/index.csv, whose column `final_val` decides. Raises WeightsError.
     """
     found: dict[str, Upstream] = {}
-    for one in _upstreams(index):
-        if one.data != "i21k":
-            continue
-        if one.model not in found or _merit(one) > _merit(found[one.model]):
-            found[one.model] = one
-    return found
-
-
-def _merit(one: Upstream) -> tuple[float, float]:
-    # A pre-trained model has a row for each of its fine-tunings, all with one `val`: the best of
-    # them on ImageNet stands for it.
-    return one.val, -1.0 if one.tuned_val is None else one.tuned_val
-
-
-def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
-    """Yields every row: a pre-trained model and one of its fine-tuning runs."""
     line = 1
     try:
         with (
@@ -244,10 +214,10 @@ def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
                 if None in row.values():
                     raise ValueError("too few columns")
                 val, tuned = (float(row[f"{k}final_val"] or "nan") for k in ("", "adapt_"))
-                imagenet = row["adapt_ds"] == "imagenet2012" and not math.isnan(tuned)
-                if math.isnan(val):
+                if math.isnan(val) or row["ds"] != "i21k":
                     continue
-                yield Upstream(
+                imagenet = row["adapt_ds"] == "imagenet2012" and not math.isnan(tuned)
+                one = Upstream(
                     model=variant(row["name"]),
                     data=row["ds"],
                     val=val,
@@ -256,5 +226,14 @@ def _upstreams(index: pathlib.Path) -> Iterator[Upstream]:
                     tuned_val=tuned if imagenet else None,
                     resolution=row["adapt_resolution"] if imagenet else "",
                 )
+                if one.model not in found or _merit(one) > _merit(found[one.model]):
+                    found[one.model] = one
     except (ValueError, csv.Error) as error:
         raise WeightsError(f"{index}: line {line}: {error}") from error
+    return found
+
+
+def _merit(one: Upstream) -> tuple[float, float]:
+    # A pre-trained model has a row for each of its fine-tunings, all with one `val`: the best of
+    # them on ImageNet stands for it.
+    return one.val, -1.0 if one.tuned_val is None else one.tuned_val

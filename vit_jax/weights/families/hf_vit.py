@@ -141,9 +141,7 @@ class HuggingFaceViT(huggingface.HuggingFace):
         return super().written_prefix(spec) if spec.mae is None else "vit."
 
     def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:
-        if spec.mae is None:
-            return {}
-        return {POSITIONS: decoder_positions(spec)}
+        return {POSITIONS: decoder_positions(spec)} if spec.mae else {}
 
     def fields(self, spec: ModelSpec) -> tuple[str, str, dict[str, Any]]:
         if (mae := spec.mae) is not None:

@@ -407,14 +407,15 @@ def _view(given: Fields, size: Size) -> dict[str, Any] | None:
     """
     if given.get("do_resize") is False or given.get("do_pad"):
         return None
-    wanted, short = _sides(given.get("size")), _short(given.get("size"))
+    wanted, keys = _sides(given.get("size")), _keys(given.get("size"))
+    short = json_fields.whole(given["size"], "shortest_edge") if "shortest_edge" in keys else None
     if not given.get("do_center_crop"):
         return {"eval_crop": "resize"} if wanted or not given.get("size") else None
     crop = _made(given) or size
     if wanted == crop:
         return {"eval_crop": "resize"}
     larger = max(size) / max(crop)
-    if short is not None and "longest_edge" not in _keys(given.get("size")):
+    if short is not None and "longest_edge" not in keys:
         view: dict[str, Any] = {"eval_crop": "central", "resize_to": round(short * larger)}
     elif wanted is not None and wanted[0] == wanted[1]:
         view = {"eval_crop": "squash", "resize_to": round(wanted[0] * larger)}
@@ -424,10 +425,6 @@ def _view(given: Fields, size: Size) -> dict[str, Any] | None:
         return None
     # transformers pads an image that is smaller than its crop by zeros.
     return view | ({"fill": (0.0,)} if view["resize_to"] < max(size) else {})
-
-
-def _short(size: Any) -> int | None:
-    return json_fields.whole(size, "shortest_edge") if "shortest_edge" in _keys(size) else None
 
 
 def _keys(size: object) -> tuple[str, ...]:

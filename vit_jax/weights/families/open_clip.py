@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from vit_jax.weights import json_fields
 from vit_jax.weights.arrays import WeightsError
-from vit_jax.weights.families import timm, torch_rules
+from vit_jax.weights.families import timm, timm_vit, torch_rules
 from vit_jax.weights.families.timm import OPEN_CLIP as CONFIG
 from vit_jax.weights.families.timm import UNKNOWN_HEADS
-from vit_jax.weights.family import NO_HEAD, Family, Fields, Files, Hints, refuse_other_model
+from vit_jax.weights.family import NO_HEAD, Family, Files, Hints, refuse_other_model
 from vit_jax.weights.mapping import (
     FLAT,
     ROWS,
@@ -73,7 +73,10 @@ class OpenClip(Family):
         refuse_other_model(
             tower, sides | {"patch_size": options["patch_size"]}, f"{CONFIG}: vision_cfg."
         )
-        heads, assumed = _heads(tower, options["width"], hints.heads)
+        heads, assumed = timm_vit.read_heads({}, options["width"], hints.heads, {})
+        if tower:
+            each = json_fields.whole(tower, "head_width", 64)
+            heads, assumed = None if options["width"] % each else options["width"] // each, {}
         # Without a config the file is taken for OpenAI's own, all of which were trained with
         # QuickGELU.
         quick = known.get("quick_gelu", False) is True or not known
@@ -108,13 +111,3 @@ class OpenClip(Family):
             raise WeightsError(UNKNOWN_HEADS.format(spec.model.width))
         yield from torch_rules.rules(NAMES, "visual.")
         yield Rule("visual.proj", "head/kernel")
-
-
-def _heads(tower: Fields, width: int, wanted: int | None) -> tuple[int | None, dict[str, str]]:
-    """The number of heads, or None if unknown, and the assumptions made."""
-    each = json_fields.whole(tower, "head_width", 64)
-    if not tower and wanted is not None:
-        return wanted, {}
-    if width % each:
-        return None, {}
-    return width // each, {} if tower else {"model.heads": "each 64 wide; the file does not say"}

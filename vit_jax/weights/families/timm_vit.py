@@ -732,9 +732,7 @@ class MetaMae(TimmViT):
         return own == config.Mae(name=own.name, **sizes)  # the file says no more
 
     def constants(self, spec: ModelSpec) -> Mapping[str, np.ndarray]:
-        if spec.mae is None:
-            return {}
-        return {DECODER_POSITIONS: decoder_positions(spec)}
+        return {DECODER_POSITIONS: decoder_positions(spec)} if spec.mae else {}
 
 
 class UnknownTimm(timm.Timm):
