@@ -119,7 +119,6 @@ def ibot(clone: str, shared_head: bool) -> dict[str, Any]:
 
 
 def _imported(clone: str, *names: str) -> tuple[Any, list[Any]]:
-    """PyTorch, and modules of a clone."""
     import torch  # pyright: ignore[reportMissingImports]
 
     # The authors' scripts import what only their data and other networks need.
@@ -146,7 +145,6 @@ class _Stub(types.ModuleType):
 
 
 def _body(torch: Any) -> dict[str, Any]:
-    """Arguments of the authors' VisionTransformer."""
     return {
         "img_size": [SIZE], "patch_size": PATCH, "embed_dim": WIDTH, "depth": DEPTH,
         "num_heads": HEADS, "qkv_bias": True,
@@ -157,7 +155,6 @@ def _body(torch: Any) -> dict[str, Any]:
 def _train(
     torch: Any, utils: Any, student: Any, teacher: Any, loss_of: Callable[..., Any]
 ) -> dict[str, Any]:
-    """The losses of every step, and sums over the teacher at the end."""
     with torch.no_grad():
         for name, parameter in student.named_parameters():
             parameter.copy_(torch.from_numpy(weight(name, tuple(parameter.shape))))

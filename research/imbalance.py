@@ -118,7 +118,6 @@ def prepare(archive: pathlib.Path, folder: pathlib.Path) -> None:
 
 
 def _images(folder: pathlib.Path, split: str) -> dict[str, list[str]]:
-    """The files of a split below the folder, by class."""
     return {
         one.name: sorted(file.relative_to(folder).as_posix() for file in one.iterdir())
         for one in sorted((folder / split).iterdir())

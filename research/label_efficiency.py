@@ -365,7 +365,6 @@ class LabelStudy(Study):
         return [c for c in cells if c.origin is None or self._has_weights(c)][: self._left]
 
     def _keep_weights(self, origin: Cell) -> None:
-        """Keeps the weights of a recorded pre-training in float16, if its run is here."""
         run, folder = self.workdir / origin.directory, self.kept(origin.facts["arm"])
         if self.records.measures(origin) is not None and (run / "checkpoints").is_dir():
             self.weights.mkdir(parents=True, exist_ok=True)

@@ -140,7 +140,6 @@ class FindingsStudy(Study):
 
     @staticmethod
     def _flops(training: Training) -> float:
-        """Floating-point operations of training and evaluating a cell."""
         options = dict(training.options)
         steps = int(options["train.duration"].split()[0])
         images = steps * options["train.batch_size"]
@@ -180,7 +179,6 @@ class FindingsStudy(Study):
         return self.at_an_end(training.origin) if training.origin else None
 
     def _ended(self, training: Training | None) -> bool:
-        """Whether the rates of a training and of its origins are chosen for good."""
         return training is None or (self.search(training)[2] and self._ended(training.origin))
 
     def _best(self, training: Training, rates: Sequence[float]) -> float | None:
@@ -298,5 +296,4 @@ def check_data(study: FindingsStudy) -> None:
 
 
 def _machine_options() -> set[str]:
-    """Options that do not determine a result."""
     return {key for key, field, _ in config.declared() if field.metadata["free"]}

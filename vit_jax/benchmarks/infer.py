@@ -120,7 +120,6 @@ def peak_memory(program: jax.stages.Compiled, platform: str) -> float:
 
 
 def _free_memory() -> float:
-    """Bytes available to new programs, as Linux reports them."""
     lines = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     return 1024 * float(lines["MemAvailable"].split()[0])
 

@@ -202,8 +202,6 @@ def words(text: str) -> tuple[str, ...]:
 def _several(
     kind: type[Number], fits: Callable[[Number], bool], what: str
 ) -> Callable[[str], tuple[Number, ...]]:
-    """A reader of numbers between commas, each once, all of which must fit."""
-
     def read(text: str) -> tuple[Number, ...]:
         try:
             found = tuple(kind(word) for word in text.split(","))
@@ -219,7 +217,6 @@ def _several(
 
 
 def _one(kind: type[Number], fits: Callable[[Number], bool], what: str) -> Callable[[str], Number]:
-    """A reader of one number that fits."""
     several = _several(kind, fits, what)
 
     def read(text: str) -> Number:

@@ -349,7 +349,6 @@ def _record(
     work: Mapping[str, object],
     versions: Mapping[str, str] | Sequence[str] = (),
 ) -> None:
-    """Adds a record to the file of --output, if there is one."""
     from vit_jax.benchmarks import turns
     from vit_jax.utils import storage
 

@@ -100,7 +100,6 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 
 def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
-    """Model metadata of the teachers' checkpoints."""
     names = {str(one.teacher) for cfg in cfgs if (one := cfg.distillation) is not None}
     if not names:
         return {}
@@ -111,7 +110,6 @@ def _teachers(cfgs: Iterable[config.Config]) -> dict[str, config.Config]:
 
 
 def _run(name: str, overrides: dict[str, str], examples: int | None) -> tuple[config.Config, int]:
-    """A config and the images of its epoch."""
     from vit_jax import preflight
     from vit_jax.runtime import logs
     from vit_jax.training import run_config

@@ -83,7 +83,6 @@ def add_arguments(parser: arguments.Parser) -> None:
 
 
 def _tried(text: str) -> tuple[str, tuple[str, ...]]:
-    """The option and the values of OPTION=VALUE,..."""
     key, equals, values = text.partition("=")
     if not (key and equals and values):
         raise argparse.ArgumentTypeError(

@@ -152,7 +152,6 @@ def _check_range(key: str, ends: tuple[float, float]) -> None:
 
 
 def _check_crops(data: config.Data) -> None:
-    """Raises ConfigError for a crop larger than the image it is cut from."""
     if data.crop_pct is not None and data.resize_to is not None:
         raise ConfigError(
             f"data.crop_pct={data.crop_pct:g}: data.resize_to={data.resize_to} sets it too; set "
@@ -389,7 +388,6 @@ def large_batch(cfg: config.Config, examples: int, devices: int) -> list[str]:
 
 
 def _check_phases(cfg: config.Config) -> None:
-    """Raises ConfigError for phases where none are possible, and for phases that change nothing."""
     data, needed = cfg.data, {"objective.name": "supervised", "data.aspect": "fixed"}
     _require(cfg, needed, "has no data.phases")
     for phase in data.phases:
@@ -428,7 +426,6 @@ def _check_randaugment(key: str, pair: tuple[int, ...]) -> None:
 
 
 def _check_plain_colors(cfg: config.Config) -> None:
-    """Raises ConfigError for options that need 8-bit gray or RGB, if the pixels are others."""
     data = cfg.data
     other = f"data.depth={data.depth}" if data.depth != 8 else f"data.channels={data.channels}"
     # Those of plug-ins may take any pixels.
@@ -462,7 +459,6 @@ def _require(cfg: config.Config, values: Mapping[str, object], why: str) -> None
 
 
 def _check_multilabel(cfg: config.Config) -> None:
-    """Raises ConfigError for options that need one class per image."""
     key = "data.multilabel=true"
     # A softmax makes the classes of an image compete.
     if cfg.loss.meaning == "softmax":
@@ -487,7 +483,6 @@ def _check_multilabel(cfg: config.Config) -> None:
 
 
 def _check_targets(cfg: config.Config) -> None:
-    """Raises ConfigError for options that need classes in a run that predicts numbers."""
     targets = cfg.data.targets
     key = f"data.targets={config.show(targets)}"
     if len(set(targets)) < len(targets):
@@ -564,7 +559,6 @@ def check_decay(cfg: config.Config) -> None:
 
 
 def _check_metrics(cfg: config.Config) -> None:
-    """Raises ConfigError for metrics that this run does not measure or this head does not have."""
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
     if cfg.data.targets:
         return
@@ -593,7 +587,6 @@ def _check_metrics(cfg: config.Config) -> None:
 
 
 def _check_unlabeled(cfg: config.Config) -> None:
-    """Raises ConfigError for options that need labels, with an objective that has none."""
     name = f"objective.name={cfg.objective.name}"
     unused = {  # of a model or a loss of classes: which value means that there is none
         "model.representation_size": (None, "no layer before a head of classes"),

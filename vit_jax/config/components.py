@@ -320,7 +320,6 @@ def needed(recorded: object) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """The type and text of an error of a plug-in, and the line of its code that failed."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         # Names in angle brackets are of no file, such as those of frozen importlib.

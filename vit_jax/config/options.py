@@ -349,7 +349,6 @@ def _lists(schema: type) -> tuple[tuple[str, str, Any], ...]:
 
 
 def _plain(values: Any) -> Any:
-    """Copies nested mappings (a ConfigDict among them) to dicts."""
     if isinstance(values, list | tuple):
         return type(values)(_plain(one) for one in values)
     return {key: _plain(one) for key, one in values.items()} if _has_items(values) else values

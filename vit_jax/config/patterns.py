@@ -86,7 +86,6 @@ def check_matches(patterns: Iterable[Pattern], layers: Mapping[str, int], key: s
 
 
 def _closest(glob: str, names: Collection[str]) -> list[str]:
-    """The paths that resemble a glob most."""
     paths = list(dict.fromkeys(part for name in names for part in _paths(name)))
     near = difflib.get_close_matches(glob, paths, n=3, cutoff=0.5)
     return near or list(dict.fromkeys(name.partition("/")[0] for name in names))

@@ -102,6 +102,5 @@ def _key(typed: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name, with its appendix label if it is known by that label."""
     also = [label for label in EXHIBITS[name] if re.match(r"[A-Z]\.|section", label)]
     return f"{name} ({', '.join(also)})" if also else name

@@ -249,7 +249,6 @@ def objectnet_outputs(root: str | None, classes: Sequence[str], head: Sequence[s
 
 
 def _warn(key: str, entry: str, missing: list[str], root: str | None) -> None:
-    """Logs one line for an option's entry with missing datasets."""
     where = availability.directory(root)
     if len(missing) == 1:
         remedy = availability.prepare_command(missing[0], root)

@@ -74,7 +74,6 @@ class _Schedule:
         return [Transfer(one.kind, one.bytes, one.count, one.cycles / total) for one in self.seen]
 
     def visit(self, name: str, count: int) -> None:
-        """Walks through a computation that runs `count` times in a step."""
         started: dict[str, list[_Seen]] = {}
         for line in self.bodies.get(name, ()):
             # Non-greedy up to the operation: the shape before it may be a tuple, in parentheses.
@@ -112,7 +111,6 @@ class _Schedule:
         return beside
 
     def compute(self, line: str, count: int, beside: list[_Seen]) -> None:
-        """Counts the cycles of an instruction."""
         said = re.search(r'"estimated_cycles":"(\d+)"', line)
         cycles = int(said[1]) if said else 0
         self.cycles += count * cycles

@@ -81,7 +81,6 @@ def _days(value: float) -> str:
 
 
 def _input(report: Report, images_per_second: float) -> list[tuple[str, str]]:
-    """A row on the images that a slice's hosts must load, with a warning if they cannot."""
     if report.topology in ("cpu", "gpu"):
         return []
     rate = images_per_second / count_chips(report.topology, report.devices)

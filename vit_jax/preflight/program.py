@@ -293,7 +293,6 @@ def step_flops(trainer: Trainer) -> float:
 
 
 def _teacher(cfg: config.Config, teacher: config.Config | None, platform: str) -> Teacher | None:
-    """The teacher of a run, without parameters."""
     if cfg.distillation is None:
         return None
     assert teacher is not None
@@ -311,7 +310,6 @@ def deepest(cfg: config.Config) -> int:
 
 
 def _without_loops(cfg: config.Config) -> config.Config:
-    """The config whose step loops over neither layers nor microbatches."""
     return dataclasses.replace(
         Settings.from_config(cfg), accumulation=1, unroll=deepest(cfg)
     ).apply(cfg)

@@ -169,7 +169,6 @@ def _newest(workdir: pathlib.Path) -> dict[str, Any] | None:
 
 
 def _has_begun(workdir: pathlib.Path) -> bool:
-    """Whether a run has logged or saved anything."""
     metrics, saved = workdir / "metrics.jsonl", workdir / "checkpoints"
     # A file without a line is that of a run that failed before its first step. It is read, as a
     # bucket's `stat` has no st_size.

@@ -231,7 +231,6 @@ def collect_outcome(
 
 
 def _evaluation(workdir: pathlib.Path, at: str | None = None) -> tuple[str, dict[str, float]]:
-    """Which checkpoint is meant by `at`, in words, and its evaluation."""
     found = collectives.broadcast_from_main(
         lambda: records.find_step(workdir / "checkpoints", at)[1]
     )

@@ -176,7 +176,6 @@ def _steps(trainer: Trainer) -> list[tuple[str, str]]:
 
 
 def _steps_done(workdir: pathlib.Path) -> int | None:
-    """The step of the newest checkpoint; None if there is none."""
     directory = workdir / "checkpoints"
     steps = record.steps(record.absolute(directory)) if directory.is_dir() else []
     return steps[-1] if steps else None

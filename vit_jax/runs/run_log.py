@@ -161,7 +161,6 @@ class RunLog:
             )  # fmt: skip
 
     def _resume_results(self) -> None:
-        """Takes the first and the newest evaluation of a resumed run from its metrics."""
         if not self._durations.first or (folder := self._files.folder) is None:
             return
         file = folder / "metrics.jsonl"

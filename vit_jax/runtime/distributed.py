@@ -283,7 +283,6 @@ def _read_token(folder: pathlib.Path, token: str) -> str:
 
 
 def _gather(facts: Mapping[str, str]) -> list[dict[str, str]]:
-    """The facts of every process."""
     text = json.dumps(facts)  # ASCII
     # JSON that is cut could not be parsed.
     assert len(text) <= MOST_BYTES, facts

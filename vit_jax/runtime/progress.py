@@ -189,7 +189,6 @@ class Progress:
         return [*fields, *self._fields, *late]
 
     def _quiet(self) -> None:
-        """Cancels the pending log line."""
         late, self._late = self._late, None
         if late is not None:
             late.cancel()

@@ -318,7 +318,6 @@ def finish(code: int) -> int:
 
 
 def _handle(number: int, frame: types.FrameType | None) -> None:
-    """Notes a signal, or raises Interrupted."""
     if _listener is not None and _listener.final is not None:
         os._exit(_listener.final or (SAVED if _listener.resumable else 128 + number))
     if not (_stops and _stops[-1].note(number)):

@@ -180,7 +180,6 @@ class Records:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a JSON value is a finite number below `LARGEST`."""
     # Infinity and NaN, which Python's JSON reads, fail the comparison; True is an int.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 

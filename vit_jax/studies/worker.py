@@ -102,7 +102,6 @@ def _check_images_of_other_stages(workdir: pathlib.Path, path: pathlib.Path) -> 
 
 
 def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
-    """Raises ConfigError if a cell's directory contains another run."""
     if not (path / "config.json").exists():
         return
     stored = reconcile(path, None, {})
@@ -115,7 +114,6 @@ def _check_same_run(cfg: config.Config, path: pathlib.Path) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when its parent ends for any reason."""
     # The parent writes no more: this returns at the end of the pipe alone.
     while os.read(0, 1):
         pass

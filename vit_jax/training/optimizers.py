@@ -214,7 +214,6 @@ def _moments(optimizer: config.Optimizer) -> optax.GradientTransformation:
 
 
 def _guarded(made: optax.GradientTransformation, name: str) -> optax.GradientTransformation:
-    """A plug-in's transformation, whose mistakes are ConfigErrors."""
     guarded = components.guarded("optimizer.name", name)
 
     def update(

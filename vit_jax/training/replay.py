@@ -191,8 +191,6 @@ def _program(mesh: Mesh, specs: tuple[P, ...]) -> Callable[[list[jax.Array]], ja
 
 @functools.cache
 def _copies(mesh: Mesh, shapes: tuple[tuple[int, ...], ...], specs: tuple[P, ...]) -> np.ndarray:
-    """`Digests.copies` of arrays."""
-
     def holders(shape: tuple[int, ...], spec: P) -> list[int]:
         parts = NamedSharding(mesh, spec).devices_indices_map(shape)
         first: dict[str, int] = {}

@@ -96,7 +96,6 @@ def check_config(cfg: config.Config) -> None:
 
 
 def _check_size(model: config.Model, size: tuple[int, int], key: str) -> None:
-    """Raises ConfigError, with the option that says so, for a size that does not fit the model."""
     try:
         models.check_model(model, size)
     except config.ConfigError as error:
@@ -208,7 +207,6 @@ def shrink(cfg: config.Config) -> config.Config:
 
 
 def _shrunk(objective: config.Objective) -> config.Objective:
-    """The objective without a frozen teacher, and with a small decoder or head."""
     if isinstance(objective, config.Distillation):
         return config.Objective()
     if isinstance(objective, config.Mae):

@@ -62,7 +62,6 @@ def half_cosine(start: float, end: float, steps: int) -> optax.Schedule:
 
 
 def _decay(schedule: config.Schedule, lr: float, steps: int, warmup: int) -> optax.Schedule:
-    """The learning rate over the steps after the warm-up."""
     # At least 1: a run that only warms up would divide by 0.
     rest = max(steps - warmup, 1)
     match schedule:
@@ -103,7 +102,6 @@ def _cooled(decay: optax.Schedule, steps: int, cooldown: int) -> optax.Schedule:
 
 
 def _reciprocal_sqrt(lr: float, timescale: float) -> optax.Schedule:
-    """The schedule lr / sqrt(1 + step / timescale)."""
     return lambda step: lr * jax.lax.rsqrt(1.0 + step / timescale)
 
 

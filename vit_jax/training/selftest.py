@@ -105,7 +105,6 @@ def prepare(cfg: config.Config, mesh: Mesh) -> tuple[jax.stages.Lowered, State, 
     split = NamedSharding(mesh, P("device"))
 
     def copies(tree: Tree) -> Tree:
-        """A copy for each device."""
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (mesh.size, *x.shape)), tree)
 
     live = jax.jit(lambda: copies(trainer.create_state()), out_shardings=split)()

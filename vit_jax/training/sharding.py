@@ -55,7 +55,6 @@ def create_mesh(fsdp: int, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def _divisor(count: int, most: int) -> int:
-    """The largest divisor of `count` up to `most`."""
     return max(n for n in range(1, most + 1) if count % n == 0)
 
 

@@ -186,8 +186,6 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         return inputs._replace(key=key)
 
     def scanned(one: Callable[[jax.Array, Tree], Tree], first: Tree, *trees: Tree) -> Tree:
-        """Sums `one(index, parts)` over microbatches, one after another."""
-
         def add(total: Tree, indexed: tuple[jax.Array, Tree]) -> tuple[Tree, None]:
             return jax.tree.map(jnp.add, total, one(*indexed)), None
 
@@ -201,7 +199,6 @@ def _gradient(objective: Objective, trainable: Trainable, cfg: config.Config) ->
         return sharding.constrain(grads, cfg.mesh, sharding.UPDATE)
 
     def averaged(params: Params, batch: Batch, inputs: Inputs) -> tuple[Values, Tree]:
-        """The mean over microbatches of their own losses."""
         micro = jax.tree.map(lambda x: _microbatches(x, count, together), batch)
         part = jax.tree.map(lambda x: x[0], micro)
         shapes = jax.eval_shape(at_once, params, part, own(inputs, jnp.int32(0)))

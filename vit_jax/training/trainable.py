@@ -191,7 +191,6 @@ class Trainable:
         layers = {name: lora.layers_of(name, leaf.shape) for name, leaf in flat.items()}
 
         def trains(name: str, mask: np.ndarray) -> bool:
-            """Whether any of these layers trains."""
             spec = specs.get(name)
             return bool(spec and (mask.any() if spec.layers is None else mask[spec.index].any()))
 
@@ -299,7 +298,6 @@ def from_config(
 
 
 def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Which layers of each parameter train, (count,) bool by name."""
     options, adapters = cfg.optimizer, cfg.lora.rank is not None
     frozen, only = (
         _matching(getattr(options, key), layers, f"optimizer.{key}") for key in ("freeze", "only")
@@ -320,7 +318,6 @@ def _trains(cfg: config.Config, layers: Mapping[str, int]) -> dict[str, np.ndarr
 
 
 def _check_patterns(options: config.Optimizer, layers: Mapping[str, int]) -> None:
-    """Raises ConfigError for a pattern that matches no parameter."""
     groups = tuple(group.pattern for group in options.groups)
     for name, texts in (("freeze", options.freeze), ("only", options.only), ("groups", groups)):
         key = f"optimizer.{name}"

@@ -82,8 +82,6 @@ def load_pickle(
 
 
 class _Machine:
-    """The stack and the memo of a pickle machine."""
-
     def __init__(self, allowed: Globals, persistent: Callable[[object], object] | None) -> None:
         self._allowed = allowed
         self._persistent = persistent

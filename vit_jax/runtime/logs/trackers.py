@@ -144,7 +144,6 @@ def _installed(package: str) -> types.ModuleType:
 
 
 def _run_id(directory: pathlib.Path, name: str, make: Callable[[], str]) -> str:
-    """The run's id in a tracking service, from `tracking.json` or new."""
     file = directory / storage.TRACKING
     try:
         known = limits.read_json(file, limits.CONFIG)
@@ -160,7 +159,6 @@ def _run_id(directory: pathlib.Path, name: str, make: Callable[[], str]) -> str:
 
 
 def _config_of(directory: pathlib.Path) -> dict[str, object]:
-    """The options of a run by dotted name; empty if it has no config here."""
     try:
         values = limits.read_json(directory / "config.json", limits.CONFIG)
     except (OSError, ValueError):

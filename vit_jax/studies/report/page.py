@@ -215,7 +215,6 @@ def _differing(runs: Sequence[tuple[str, StoredRun]]) -> Iterator[tuple[str, ...
 def _predictions(
     item: StoredRun | StoredTransfer, images: int, seed: int
 ) -> run_section.Predictions:
-    """Predictions of a run's model, or of a transfer's first final run."""
     directory = item.directory
     if isinstance(item, StoredTransfer):
         done = [cell for cell in item.cells("final") if cell.get("state") == "done"]

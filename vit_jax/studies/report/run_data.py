@@ -316,7 +316,6 @@ def _lines(file: pathlib.Path, problems: list[str]) -> list[dict[str, Any]]:
 
 
 def _checkpoints(folder: pathlib.Path, problems: list[str]) -> dict[str, Any]:
-    """What a `StoredRun` says of its checkpoints."""
     committed, sound = [], {}
     with _noted(folder.name, problems):
         committed, sound = records.steps(folder), records.readable(folder)

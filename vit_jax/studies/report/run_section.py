@@ -165,7 +165,6 @@ def _headline(run: StoredRun) -> Iterator[tuple[str, str, str]]:
 
 
 def _state(run: StoredRun) -> Iterator[str]:
-    """Notes on missing evaluations, splits and damaged files."""
     if run.origin:
         yield "The directory of the run has its curves and results."
     elif not run.results:

@@ -120,7 +120,6 @@ Cells = Sequence[Mapping[str, Any]]
 
 
 def _by_candidate(transfer: StoredTransfer) -> Mapping[tuple[str, float], Cells]:
-    """The cells of the choice by setup and learning rate."""
     found: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     for cell in transfer.cells("choose"):
         found.setdefault((str(cell.get("setup", "")), cell["lr"]), []).append(cell)
@@ -207,7 +206,6 @@ def _final_runs(transfer: StoredTransfer) -> list[StoredRun]:
 
 
 def _curves(transfer: StoredTransfer) -> Iterator[Chart]:
-    """Charts of the training loss, one for each stage."""
     for stage, title in (("choose", "Loss while choosing"), ("final", "Loss of the final runs")):
         cells = [c for c in transfer.cells(stage) if c.get("directory") in transfer.runs]
         series = [

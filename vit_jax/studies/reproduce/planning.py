@@ -176,7 +176,6 @@ class TablePlan:
         return f"with {', '.join(found[:SHOWN])}{more}" if found else ""
 
     def _other_weights(self, run: TableRun, there: run_data.StoredTransfer) -> list[str]:
-        """The initial weights of a transfer, if they are not the table's."""
         own = [self._given(run).get("init_from"), _entry(run.name).cfg.init_from]
         own += [str(self.workdir / run.origin.directory)] if run.origin else []
         own = [*filter(None, own)] or [None]
@@ -187,7 +186,6 @@ class TablePlan:
         return [f"init_from={config.show(began)}"]
 
     def _lacks(self, run: TableRun, entry: listing.ConfigEntry) -> tuple[str, str, str] | None:
-        """Why a run cannot run here, if it cannot."""
         about, options = catalog.about(run.name), self.options(run)
         if run.origin is not None and "init_from" not in options and entry.cfg.init_from is None:
             # Planned already: `Exhibit.runs` has pre-training first.
@@ -220,7 +218,6 @@ def _check_overrides(table: Exhibit, overrides: Mapping[str, str]) -> None:
 
 
 def _began_with(there: run_data.StoredTransfer) -> str | None:
-    """The `init_from` of a transfer."""
     return (there.values.get("config") or {}).get("init_from")
 
 
@@ -236,7 +233,6 @@ def _resolved(path: str) -> pathlib.Path:
 
 
 def _other_rates(there: run_data.StoredTransfer, about: catalog.About) -> list[str]:
-    """The learning rates of a transfer, if they are not those of its protocol."""
     tried = [lr for setup, lr in there.values.get("candidates", ()) if setup == "vit"]
     rates = about.transfer.rates if about.transfer else ()
     listed = ",".join(f"{lr:g}" for lr in tried)

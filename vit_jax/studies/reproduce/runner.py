@@ -68,7 +68,6 @@ class _Training(GivenCells):
     """One training run, which has to succeed."""
 
     def finish(self) -> None:
-        """Raises Failed if the run diverged."""
         for record in self.records:
             if "why" in record:
                 raise transfer.Failed(record["why"])
@@ -77,7 +76,6 @@ class _Training(GivenCells):
 def _study(
     table_run: TableRun, workdir: pathlib.Path, options: Mapping[str, str], *, smoke: bool
 ) -> Study:
-    """A run as a study; raises ConfigError where data are missing."""
     options = _tiny_options(options) if smoke else options
     directory = workdir / table_run.directory
     if table_run.kind != "transfer":

@@ -62,7 +62,6 @@ def _column_of_table2(
     runs: Mapping[str, TableRun],
     tasks: tuple[TableRun, ...],
 ) -> Iterator[Score]:
-    """Yields the column of a network in Table 2, which is a row here."""
     # VTAB and the core-days, the fields behind these six, follow.
     for (column, (target, measure)), (mean, std) in zip(TARGETS.items(), printed[:6], strict=True):
         yield Score(row=row, column=column, runs=(runs[target],), measure=measure,

@@ -250,7 +250,6 @@ def _texts(key: str, values: Sequence[object]) -> tuple[str, ...]:
 def _combinations(
     search: Mapping[str, Sequence[str]], overrides: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """Every combination of the values of options; raises ConfigError."""
     for key, values in search.items():
         shown = f"--try={key}={','.join(values)}"
         if key in COMPARED or key.partition(".")[0] in COMPARED:
@@ -285,7 +284,6 @@ def _check_overrides(
 
 
 def _cut(split: str) -> tuple[str, str]:
-    """The training and held-out parts of a split for the selection stage."""
     # A percentage of a slice cannot be written in TFDS's syntax.
     if "[" in split or "+" in split:
         raise ConfigError(

@@ -101,7 +101,6 @@ def _is_nested(params: object) -> bool:
 
 
 def _check_attributes(made: Objective, label: str) -> None:
-    """Raises ConfigError for views or names that are not what they must be."""
     with components.calling(*label.split("=", 1)):
         views, measures, shown = made.views, made.measures, made.shown
     if not isinstance(views, tuple) or not views or not all(isinstance(v, View) for v in views):

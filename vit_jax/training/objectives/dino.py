@@ -93,7 +93,6 @@ class Dino(Objective):
         self.waits = {f"{OBJECTIVE}/{name}": frozen for name in last} if frozen else {}
 
     def _check_patches(self) -> None:
-        """Raises ConfigError for a model whose patches cannot be masked or compared."""
         model, own = self.model.config, self.options
         name = "patch_loss" if own.patch_loss else "gram"
         given = f"objective.{name}={getattr(own, name):g}"
@@ -642,7 +641,6 @@ def gram_distance(student: jax.Array, teacher: jax.Array) -> jax.Array:
 
 
 def _network(params: models.Params) -> models.Params:
-    """Parameters without the heads."""
     return {name: part for name, part in params.items() if name != OBJECTIVE}
 
 
