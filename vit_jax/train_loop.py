@@ -65,7 +65,8 @@ def train(
             end = start.step if patience.over else steps
             # The test split is measured once, so a finished run that is started again only reads
             # its numbers.
-            tested = evaluation.recorded_test(files, end)
+            at_end = evaluation.at_end
+            tested = at_end and at_end.recorded(end, files)
 
             train_step = None
             if start.step < end:
@@ -92,8 +93,9 @@ def train(
             if jax.process_count() == 1:
                 session.stop.release()  # all is saved: from here on a signal ends the process
             log.end(end)
-            if tested == {}:  # once, at the very end, and on the checkpoint that validation chose
-                tested = evaluation.test(live, end, manager, files)
+            # Once, at the very end, and on the checkpoint that validation chose.
+            if at_end and tested == {}:
+                tested = at_end(end, trainer.eval_params(live), manager, session, files)
             return collect_outcome(cfg, end, last, tested or {}, session, files)
 
 

@@ -73,7 +73,7 @@ def measure(parameters, batch_size, devices):
     extract = features.Extractor(model, cfg.data, {train: 3, test: 3})
 
     def on_features(measure, **options):
-        return features.OnFeatures(
+        return features.on_features(
             lambda *given, stop: measure(*given, stop=stop, **options), extract, pairs
         )
 

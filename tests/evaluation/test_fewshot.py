@@ -38,7 +38,7 @@ def placed(values, labels, rows=64):
 def evaluator(cfg, train, test):
     measure = functools.partial(fewshot.measure, options=cfg.evaluation)
     extract = features.Extractor(toys.Echo(), cfg.data)
-    return features.OnFeatures(measure, extract, [features.Pair("toy", train, test, 4)])
+    return features.on_features(measure, extract, [features.Pair("toy", train, test, 4)])
 
 
 @pytest.mark.parametrize("form", ["primal", "dual"])

@@ -19,7 +19,7 @@ def passed(x, y, batch_size=8):
 def evaluator(neighbors, train, test):
     measure = functools.partial(knn.measure, neighbors=neighbors)
     extract = features.Extractor(toys.Echo(), toys.configure(8).data)
-    return features.OnFeatures(measure, extract, [features.Pair("toy", train, test, 7)])
+    return features.on_features(measure, extract, [features.Pair("toy", train, test, 7)])
 
 
 def reference(x, y, test_x, test_y, k, classes):

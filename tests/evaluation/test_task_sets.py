@@ -20,7 +20,7 @@ from vit_jax.data import real_labels
 from vit_jax.data.source import DataError
 from vit_jax.evaluation import task_sets
 from vit_jax.runtime import collectives
-from vit_jax.training import run_config, step
+from vit_jax.training import build, run_config
 
 SIZES = {
     "imagenet2012": {"train": 40, "validation": 20},
@@ -153,7 +153,7 @@ def test_a_missing_training_set_is_an_error_before_anything_is_compiled(
     def compiles(*_):
         raise AssertionError("compiled before the data was there")
 
-    monkeypatch.setattr(step, "compile_step", compiles)
+    monkeypatch.setattr(build.Trainer, "compile_program", compiles)
     only = shutil.copytree(root / "imagenet2012", tmp_path / "data/imagenet2012").parent
     with pytest.raises(DataError) as caught:
         train_loop.train(configure(tmp_path / "nowhere"), tmp_path / "run")

@@ -18,7 +18,6 @@ from vit_jax.evaluation import evaluators
 from vit_jax.runs import evaluating
 from vit_jax.runtime import logs, preemption
 from vit_jax.training import build
-from vit_jax.training import step as training_step
 
 TEST = Role("test", "test[:9]", "test")
 
@@ -185,7 +184,7 @@ def test_a_finished_run_repeated_does_nothing(run, monkeypatch, capsys):
 
     workdir = run.workdir
     before = {p: p.read_bytes() for p in workdir.rglob("*") if p.suffix in (".json", ".jsonl")}
-    monkeypatch.setattr(training_step, "compile_step", refuse)
+    monkeypatch.setattr(build.Trainer, "compile_program", refuse)
     monkeypatch.setattr(evaluators.Means, "__call__", refuse)
     monkeypatch.setattr(build.Trainer, "load", refuse)
     assert cli.main(["train", f"--workdir={workdir}"]) == 0

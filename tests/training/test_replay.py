@@ -11,7 +11,7 @@ import bit_flips
 import runs
 from stepping import Stepper, batch_of, configure
 from vit_jax import train_loop
-from vit_jax.training import replay, step
+from vit_jax.training import build, replay
 
 ADAM = {
     "optimizer": {"name": "adam", "lr": 1e-3, "moment_dtype": "bfloat16"},
@@ -146,9 +146,9 @@ def test_three_devices_are_named(count, more):
 
 @pytest.mark.slow
 def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypatch):
-    real = step.compile_step
+    real = build.Trainer.compile_program
 
-    def compile_step(*args, **kwargs):
+    def compile_program(*args, **kwargs):
         compiled, count = real(*args, **kwargs), iter(range(10**6))
 
         def faulty(*inputs):
@@ -162,7 +162,7 @@ def test_a_run_ends_with_its_own_code_and_saves_nothing_wrong(tmp_path, monkeypa
     cfg = runs.configure(
         train={"duration": "8 steps", "replay": 3}, checkpoint={"every": "2 steps"}
     )
-    monkeypatch.setattr(step, "compile_step", compile_step)
+    monkeypatch.setattr(build.Trainer, "compile_program", compile_program)
     with pytest.raises(replay.Corrupted, match=r"step 6: repetitions of metrics/loss differ on "):
         train_loop.train(cfg, tmp_path)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["00000002", "00000004"]

@@ -127,7 +127,7 @@ class Evaluation:
             "knn": functools.partial(knn.measure, neighbors=options.neighbors),
         }
         return {
-            name: features.OnFeatures(kinds[name], extract, pairs)
+            name: features.on_features(kinds[name], extract, pairs)
             for name, pairs in asked.items()
             if pairs
         }

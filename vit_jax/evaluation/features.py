@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import chex
 import jax
@@ -12,11 +12,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
-from vit_jax.evaluation.runner import SplitRunner
+from vit_jax.evaluation.runner import Evaluator, SplitRunner
 from vit_jax.runtime import logs
 from vit_jax.training import normalization, sharding
 
 PADDING = -1  # label of a padded row
+# (train, test, pair, stop=): numbers by name, such as `knn.measure`; None if `stop()` turned true.
+Measure = Callable[..., dict[str, float] | None]
 
 
 class Pair(NamedTuple):
@@ -101,35 +103,21 @@ class Extractor:
         return features
 
 
-class Measure(Protocol):
-    """A measure of frozen features, such as `knn.measure`."""
+def on_features(measure: Measure, extract: Extractor, pairs: Sequence[Pair]) -> Evaluator:
+    """Evaluates a measure over pairs of splits: numbers such as `SET/5shot`."""
 
-    def __call__(
-        self, train: Features, test: Features, pair: Pair, *, stop: Callable[[], bool]
-    ) -> dict[str, float] | None:
-        """Numbers by name; None if `stop()` turned true."""
-        ...
-
-
-class OnFeatures:
-    """Runs a measure of features over pairs of splits."""
-
-    def __init__(self, measure: Measure, extract: Extractor, pairs: Sequence[Pair]) -> None:
-        self._measure, self._extract, self._pairs = measure, extract, pairs
-
-    def __call__(
-        self, params: models.Params, *, stop: Callable[[], bool]
-    ) -> dict[str, float] | None:
-        """Numbers such as `SET/5shot`; None if `stop()` turned true before the end."""
+    def evaluate(params: models.Params, *, stop: Callable[[], bool]) -> dict[str, float] | None:
         results: dict[str, float] = {}
-        for pair in self._pairs:
-            train = self._extract(params, pair.train, stop=stop)
-            test = train and self._extract(params, pair.test, stop=stop)
-            found = train and test and self._measure(train, test, pair, stop=stop)
+        for pair in pairs:
+            train = extract(params, pair.train, stop=stop)
+            test = train and extract(params, pair.test, stop=stop)
+            found = train and test and measure(train, test, pair, stop=stop)
             if found is None:
                 return None
             results |= {f"{pair.name}/{key}": value for key, value in found.items()}
         return results
+
+    return evaluate
 
 
 def count_training_images(kind: str, train: Features, test: Features, pair: Pair) -> int:

@@ -85,16 +85,6 @@ class RunEvaluation:
             log.results(step, results, self.evaluation)
         return results
 
-    def recorded_test(self, files: RunFiles, end: int) -> dict[str, float] | None:
-        """The test results that an earlier process wrote at this end; None without a test split."""
-        return self.at_end and self.at_end.recorded(end, files)
-
-    def test(self, live: State, end: int, manager: Manager, files: RunFiles) -> dict[str, float]:
-        """Evaluates the test split on the best checkpoint, or on the last state, of step `end`."""
-        assert self.at_end is not None
-        params = self.trainer.eval_params(live)
-        return self.at_end(end, params, manager, self.session, files)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TestEvaluation:

@@ -5,8 +5,8 @@ import ctypes
 import os
 import pathlib
 import platform
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -16,19 +16,6 @@ from vit_jax.utils import machine
 
 CACHED = 4 * 2**30  # bytes of compiled programs, hundreds of runs
 M_ARENA_MAX = -8  # in glibc's malloc.h
-
-
-class Device(Protocol):
-    """What is asked of a jax.Device, for which jaxlib has no stubs."""
-
-    @property
-    def platform(self) -> str:
-        """`cpu`, `gpu` or `tpu`."""
-        ...
-
-    def memory_stats(self) -> Mapping[str, int] | None:
-        """Bytes by name; None or empty where they are not known."""
-        ...
 
 
 class OutOfMemory(config.UserError):
@@ -79,8 +66,8 @@ def _forget(folder: pathlib.Path) -> None:
         excess -= size
 
 
-def memory(device: Device) -> int | None:
-    """Bytes of memory of a device; None: unknown. CPU devices share that of the machine."""
+def memory(device: Any) -> int | None:  # jaxlib has no stubs
+    """Bytes of memory of a jax device; None: unknown. CPU devices share that of the machine."""
     if device.platform == "cpu":
         return machine.memory()
     return (device.memory_stats() or {}).get("bytes_limit")

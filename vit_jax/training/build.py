@@ -9,14 +9,24 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
 from vit_jax.config import checks
 from vit_jax.data import pipeline, prefetch
 from vit_jax.data.source import Source
 from vit_jax.runtime import device
-from vit_jax.training import objectives, optimizers, schedules, sharding, state, step, trainable
+from vit_jax.training import (
+    compiler_options,
+    objectives,
+    optimizers,
+    schedules,
+    sharding,
+    state,
+    step,
+    trainable,
+)
 from vit_jax.training.durations import Durations
 from vit_jax.training.losses import ClassCounts
 from vit_jax.training.step import Step
@@ -132,10 +142,30 @@ class Trainer:
 
     def compile_program(self, views: Sequence[pipeline.View] = ()) -> jax.stages.Compiled:
         """The step compiled for views of one shape each, by default the largest."""
-        shapes = step.batch_shapes(self.cfg, views) if views else self.batch_shapes
-        return step.compile_step(
-            self.step, self.state_shapes, shapes, self.machine_cfg, self.mesh, self.teacher
+        cfg, mesh = self.machine_cfg, self.mesh
+        shapes = step.batch_shapes(cfg, views) if views else self.batch_shapes
+        place = NamedSharding(mesh, sharding.BATCH)
+        batch = {
+            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+            for name, leaf in shapes.items()
+        }
+        teacher_params = None if self.teacher is None else self.teacher.shapes(mesh, cfg.mesh)
+        # The state keeps its shardings: left to the compiler, it may come back in some that the
+        # next call does not accept. Metrics are whole on every device: every process reads them.
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes)
+        jitted = jax.jit(
+            self.step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P()))
         )
+        # Constraints within the step name axes only; they need a mesh to be of.
+        with jax.set_mesh(mesh):
+            lowered = jitted.lower(self.state_shapes, batch, teacher_params)
+            chip = mesh.devices.flat[0]
+            # With more images per device these options cost more than they hide (see step.FEW).
+            hides = step.hides_links(cfg, mesh.size)
+            options = compiler_options.for_device(chip) if hides else {}
+            if cfg.train.sdc_checker:
+                options = options | compiler_options.sdc_checker(chip)
+            return compiler_options.compile_with(lowered, options)
 
     def eval_params(self, live: state.State) -> models.Params:
         """The parameters of a state to evaluate: the average where there is one."""
@@ -234,7 +264,13 @@ def build(
             clip_by=cfg.train.clip_by,
             waits=objective.waits,
         ),
-        schedule=schedules.from_config(cfg, durations),
+        schedule=schedules.create_schedule(
+            cfg.schedule,
+            lr=cfg.optimizer.lr,
+            steps=durations.steps,
+            warmup=durations.warmup,
+            cooldown=durations.cooldown,
+        ),
         trainable=trainable.from_config(
             model, cfg, own, waits=objective.waits, steps=durations.steps
         ),

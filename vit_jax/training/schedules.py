@@ -10,18 +10,6 @@ import optax
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.training.durations import Durations
-
-
-def from_config(cfg: config.Config, durations: Durations) -> optax.Schedule:
-    """`step -> learning rate` of a run."""
-    return create_schedule(
-        cfg.schedule,
-        lr=cfg.optimizer.lr,
-        steps=durations.steps,
-        warmup=durations.warmup,
-        cooldown=durations.cooldown,
-    )
 
 
 def create_schedule(

@@ -1,11 +1,10 @@
-"""One training step: a pure function of (state, batch, teacher_params), and its compiled form."""
+"""One training step: a pure function of (state, batch, teacher_params)."""
 
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax import config, models
@@ -13,10 +12,9 @@ from vit_jax.config import components
 from vit_jax.data.pipeline import View
 from vit_jax.models import Params
 from vit_jax.models.variants import required
-from vit_jax.training import compiler_options, sharding, streams
+from vit_jax.training import sharding, streams
 from vit_jax.training.objectives import Batch, Inputs, Objective
 from vit_jax.training.state import State
-from vit_jax.training.teacher import Teacher
 from vit_jax.training.trainable import Trainable
 from vit_jax.utils import tree_utils
 from vit_jax.utils.tree_utils import Tree
@@ -121,7 +119,7 @@ def create_step(
 FEW = 16
 
 
-def _hides_links(cfg: config.Config, devices: int) -> bool:
+def hides_links(cfg: config.Config, devices: int) -> bool:
     """Whether layers are gathered one by one, each while those before it compute.
 
     A loop over layers needs all of them before its first turn; one over microbatches would keep a
@@ -138,7 +136,7 @@ def _gathered(model: models.Classifier, params: Params, cfg: config.Config) -> P
     if not cfg.mesh.zero or devices <= cfg.mesh.fsdp:
         return params
     split = sharding.constrain(model.cast(params), cfg.mesh, sharding.UPDATE)
-    if not _hides_links(cfg, devices):
+    if not hides_links(cfg, devices):
         return sharding.constrain(split, cfg.mesh, sharding.COMPUTE)
     # One ring after the other: a joint reduction of arrays thinner than a tile doubles the bytes.
     steps = (sharding.REDUCE, sharding.COMPUTE)
@@ -251,39 +249,6 @@ def batch_shapes(cfg: config.Config, views: Sequence[View]) -> dict[str, jax.Sha
     if any(view.patch for view in views):
         shapes["grids"] = jax.ShapeDtypeStruct((rows, 2), jnp.int32)
     return shapes | {"label": label}
-
-
-def compile_step(
-    step: Step,
-    target: State,
-    batch: dict[str, jax.ShapeDtypeStruct],
-    cfg: config.Config,
-    mesh: Mesh,
-    teacher: Teacher | None = None,
-) -> jax.stages.Compiled:
-    """Compiles the step for `mesh`; it donates its state.
-
-    `target` are ShapeDtypeStructs of the state with shardings, `batch` those of `batch_shapes`.
-    """
-    place = NamedSharding(mesh, sharding.BATCH)
-    batch = {
-        name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-        for name, leaf in batch.items()
-    }
-    teacher_params = None if teacher is None else teacher.shapes(mesh, cfg.mesh)
-    places = jax.tree.map(lambda leaf: leaf.sharding, target)
-    # The state keeps its shardings: left to the compiler, it may come back in some that the next
-    # call does not accept. Metrics are whole on every device, so that every process can read them.
-    jitted = jax.jit(step, donate_argnums=0, out_shardings=(places, NamedSharding(mesh, P())))
-    # Constraints within the step name axes only; they need a mesh to be of.
-    with jax.set_mesh(mesh):
-        lowered = jitted.lower(target, batch, teacher_params)
-        device = mesh.devices.flat[0]
-        # With more images per device these options cost more than they hide (see FEW).
-        options = compiler_options.for_device(device) if _hides_links(cfg, mesh.size) else {}
-        if cfg.train.sdc_checker:
-            options = options | compiler_options.sdc_checker(device)
-        return compiler_options.compile_with(lowered, options)
 
 
 def _check_types(old: Tree, new: Tree, key: str) -> None:
