@@ -71,14 +71,12 @@ class RunLog:
             self._files.begin(step, age=self._session.age)
 
     def start(self) -> None:
-        """Starts measuring throughput."""
-        self._timer, self._waited = logs.Timer(), self._phases.seconds["data"]
+        """Starts a window in which throughput is measured."""
+        self._window, self._paused, self._steps = time.monotonic(), 0.0, 0
+        self._waited = self._phases.seconds["data"]
 
     def dispatched(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
         """Takes the metrics of a step that may still run; raises Diverged for the one before."""
-        waited = self._phases.seconds["data"]
-        self._timer.wait(waited - self._waited)
-        self._waited = waited
         self.flush()
         self._pending = step, metrics, ids
         # On a CPU the call of a step returns when it has ended: read later, the time of this step
@@ -93,25 +91,27 @@ class RunLog:
         # After the flush: waiting for the last step is training, not the pause.
         began = time.monotonic()
         yield
-        self._timer.pause(time.monotonic() - began)
+        self._paused += time.monotonic() - began
 
     def flush(self) -> None:
         """Waits for the last step, shows and writes its metrics; raises Diverged."""
         if self._pending is None:
             return
         (step, metrics, ids), self._pending = self._pending, None
-        self._timer.steps += 1
+        self._steps += 1
         self.check_step(step, metrics, ids)
         logged = self._durations.logs(step, self._cfg.logging.every)
         # The clock decides only what is shown; the files are those of an uninterrupted run.
         if not (logged or self._progress.due(step)):
             return
-        # Before `lap`, which counts steps from 0 again.
-        rows, steps = self._cfg.train.batch_size, self._timer.steps
-        # Only logged lines begin a new window: those that the clock shows must not shorten it.
-        rate, waiting = self._timer.lap() if logged else self._timer.now()
+        rows, steps = self._cfg.train.batch_size, self._steps
+        seconds = max(time.monotonic() - self._window - self._paused, 1e-9)
+        waiting = min((self._phases.seconds["data"] - self._waited) / seconds, 1.0)
         # FLOPs of this step's phase: the run's mean would give small images too high an MFU.
-        speed = Speed.measured(rate * rows, waiting, self._trainer.flops_at(step))
+        speed = Speed.measured(steps / seconds * rows, waiting, self._trainer.flops_at(step))
+        # Only logged lines begin a new window: those that the clock shows must not shorten it.
+        if logged:
+            self.start()
         loss, epoch = float(metrics["loss"]), step * rows / self._trainer.examples
         if logged:
             self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, ids)

@@ -5,7 +5,6 @@ import logging
 import os
 import pathlib
 import sys
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -232,34 +231,6 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
             # Names included: a step's training metrics and its evaluation are separate lines.
             lines[line["step"], tuple(sorted(line))] = line
     return sorted(lines.values(), key=lambda line: line["step"])
-
-
-class Timer:
-    """Splits wall time into data wait, evaluation and saving, and training (the remainder)."""
-
-    def __init__(self) -> None:
-        self.window = time.monotonic()
-        self.waited = self.paused = 0.0
-        self.steps = 0
-
-    def wait(self, seconds: float) -> None:
-        """Counts time spent waiting for data."""
-        self.waited += seconds
-
-    def pause(self, seconds: float) -> None:
-        """Excludes time spent outside training (evaluation, saving) from the window."""
-        self.paused += seconds
-
-    def now(self) -> tuple[float, float]:
-        """The window's steps per second and its fraction of time spent waiting."""
-        seconds = max(time.monotonic() - self.window - self.paused, 1e-9)
-        return self.steps / seconds, min(self.waited / seconds, 1.0)
-
-    def lap(self) -> tuple[float, float]:
-        """Like `now`, then starts a new window."""
-        result = self.now()
-        self.window, self.waited, self.paused, self.steps = time.monotonic(), 0.0, 0.0, 0
-        return result
 
 
 def duration(seconds: float) -> str:
