@@ -94,10 +94,7 @@ def commands(plan: TablePlan) -> Table:
 
 def ran(plan: TablePlan) -> Table:
     """Where and when the finished runs were run."""
-    rows = [
-        (one.directory, one.result, f"{one.seeds}", one.machine, one.date, one.time)
-        for one in _ran(plan)
-    ]
+    rows = [[str(value) for value in one.values()] for one in _ran(plan)]
     return Table(header=("run", "top-1", "seeds", "device, host", "date", "time"), rows=rows)
 
 
@@ -179,12 +176,11 @@ def as_dict(plan: TablePlan) -> dict[str, Any]:
         }
         for one in plan.planned.values()
     ]
-    where = [one._asdict() for one in _ran(plan)]
     return {"name": plan.table.name, "title": plan.table.title, "workdir": str(plan.workdir),
-            "cells": scores, "runs": runs, "ran": where}  # fmt: skip
+            "cells": scores, "runs": runs, "ran": list(_ran(plan))}  # fmt: skip
 
 
-def _ran(plan: TablePlan) -> Iterator[measurements.Where]:
+def _ran(plan: TablePlan) -> Iterator[dict[str, str | int]]:
     for run in plan.table.runs:
         there = plan.found.get(run.directory)
         if there is not None and measurements.finished(there):

@@ -32,17 +32,6 @@ class Number(NamedTuple):
     ci95: float | None = None
 
 
-class Where(NamedTuple):
-    """Where and when a run of a table took place."""
-
-    directory: str
-    result: str
-    seeds: int
-    machine: str
-    date: str
-    time: str
-
-
 def read_stored(run: TableRun, workdir: pathlib.Path) -> StoredRun | StoredTransfer | None:
     """The stored results of a run or transfer; None if it has not started."""
     directory = workdir / run.directory
@@ -121,8 +110,8 @@ def _held_out(found: StoredTransfer, rate: str) -> list[float]:
     ]
 
 
-def where(run: TableRun, found: StoredRun | StoredTransfer) -> Where:
-    """Where a finished run or transfer was run."""
+def where(run: TableRun, found: StoredRun | StoredTransfer) -> dict[str, str | int]:
+    """Where and when a finished run or transfer was run, and its result, as a row of a table."""
     if isinstance(found, StoredRun):
         record, date, seconds = found.record, found.date, found.seconds
         top1, seeds = found.results.get("top1"), 1
@@ -131,11 +120,11 @@ def where(run: TableRun, found: StoredRun | StoredTransfer) -> Where:
         seconds = sum(cell.get("seconds") or 0 for cell in found.values.get("cells", ()))
         spread = found.results.get("top1") or {}
         top1, seeds = spread.get("mean"), len(spread.get("values", ()))
-    return Where(
-        directory=run.directory,
-        result=formatting.percent(top1),
-        seeds=seeds,
-        machine=formatting.machine(record),
-        date=date,
-        time="" if seconds is None else logs.duration(seconds),
-    )
+    return {
+        "directory": run.directory,
+        "result": formatting.percent(top1),
+        "seeds": seeds,
+        "machine": formatting.machine(record),
+        "date": date,
+        "time": "" if seconds is None else logs.duration(seconds),
+    }

@@ -262,13 +262,12 @@ class TransferStudy(Study):
             if not key.endswith("count")
         }
 
-    def write(self) -> dict[str, Any]:
-        """Writes transfer.json, whole or not at all, and returns its contents."""
+    def write(self) -> None:
+        """Writes transfer.json, whole or not at all."""
         found = self.as_dict()
         with storage.writing("--workdir", self._file.parent):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             storage.write_atomically(self._file, json.dumps(found, indent=1) + "\n")
-        return found
 
     def _check_sources(self) -> None:
         """Notes the step of each run of `init_from`; raises ConfigError if it has gone on."""
