@@ -51,9 +51,9 @@ class SavingRun:
     write: float
 
 
-def share(fleet: Fleet, run: SavingRun, seed: int = 0) -> tuple[float, float]:
+def share(fleet: Fleet, run: SavingRun) -> tuple[float, float]:
     """The share of the time that machines are held that is kept as training, and of all."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     held = np.minimum(rng.exponential(fleet.between, HELD), fleet.limit)
     noticed = rng.random(HELD) < fleet.notice
     working = np.maximum(held - run.start, 0.0)

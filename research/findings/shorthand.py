@@ -20,18 +20,16 @@ def changed(training: Training, label: str, **more: Any) -> Training:
     )
 
 
-def difference(
-    text: str, better: Training, worse: Training, measure: str = TEST, **bounds: Any
-) -> Claim:
-    """The claim that one training is ahead of another, or within bounds of it."""
-    terms = (Term(weight=1.0, training=better, measure=measure),
-             Term(weight=-1.0, training=worse, measure=measure))  # fmt: skip
+def difference(text: str, better: Training, worse: Training, **bounds: Any) -> Claim:
+    """The claim that one training is ahead of another on test images, or within bounds of it."""
+    terms = (Term(weight=1.0, training=better, measure=TEST),
+             Term(weight=-1.0, training=worse, measure=TEST))  # fmt: skip
     return Claim(text=text, terms=terms, **bounds)
 
 
-def line(name: str, trainings: list[tuple[float, Training]], measure: str = TEST) -> Line:
-    """A line of a figure."""
-    return Line(name=name, points=tuple((x, training, measure) for x, training in trainings))
+def line(name: str, trainings: list[tuple[float, Training]]) -> Line:
+    """A line of a figure, of top-1 on test images."""
+    return Line(name=name, points=tuple((x, training, TEST) for x, training in trainings))
 
 
 def named(points: dict[str, tuple[Training, str]], title: str = OWN) -> FindingFigure:
