@@ -30,7 +30,7 @@ class Evaluation:
       cfg: the config, with the number of classes.
       mesh: the ('data', 'zero', 'fsdp') mesh.
       classes: names of the head's classes.
-      source: images of the evaluation split, or None.
+      source: images of the evaluation split; None: it is not evaluated.
       role: that split and the name of its metrics.
       evaluators: by the name of their metrics, the evaluation split first.
     """
@@ -50,12 +50,7 @@ class Evaluation:
     ) -> None:
         """Builds the evaluators; raises ConfigError or DataError.
 
-        Args:
-          cfg: a complete config with the number of classes.
-          source: images of the evaluation split; None: it is not evaluated.
-          classes: names of the head's classes.
-          model: the model.
-          mesh: the devices.
+        Args, besides the attributes:
           head: `classes` where the head existed before the data; splits are matched with it.
           temperature: of the head; None: one is fitted if a validation split is evaluated.
           keep: is given the outputs of the evaluation split.
