@@ -467,7 +467,7 @@ def official():
 
 def masks():
     """Masks of segmentation, and Pascal VOC's list of names."""
-    from vit_jax.inference import segmentation_masks as masks
+    from vit_jax.inference import segmentation
 
     values = cv2.resize(np.arange(20, dtype=np.uint8).reshape(4, 5), (30, 20))
     palette, one_bit = io.BytesIO(), io.BytesIO()
@@ -481,14 +481,14 @@ def masks():
         path = folder / "a.png"
         path.write_bytes(data)
         if data[:1] == b"\x89":
-            masks.read_mask(masks.LabeledImage(path, path, 1), max_pixels=10**6)
+            segmentation.read_mask(segmentation.LabeledImage(path, path, 1), max_pixels=10**6)
             return
         for name in ("ImageSets/Segmentation", "JPEGImages", "SegmentationClass"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         for name in ("JPEGImages/a.jpg", "SegmentationClass/a.png"):
             (folder / name).touch()
         (folder / "ImageSets/Segmentation/val.txt").write_bytes(data)
-        masks.find_images(folder, "val")
+        segmentation.find_images(folder, "val")
 
     files = [cv2.imencode(".png", values)[1].tobytes(), palette.getvalue(), one_bit.getvalue()]
     return [*files, b"a\na\n"], read

@@ -15,7 +15,6 @@ from vit_jax import cli
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.inference import segmentation
-from vit_jax.inference import segmentation_masks as masks
 
 GOOGLE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
@@ -36,7 +35,7 @@ def draw(folder, names, layout="plain", seed=0):
         classes = rng.integers(0, 3, (4, 4)).repeat(20, axis=0).repeat(24, axis=1).astype(np.uint8)
         pixels = COLORS[classes] + rng.integers(0, 20, (80, 96, 3), np.uint8)
         truth = classes + (layout == "ade")
-        truth[:3] = 0 if layout == "ade" else masks.NO_CLASS
+        truth[:3] = 0 if layout == "ade" else segmentation.NO_CLASS
         for path, content in ((image, pixels), (mask, truth)):
             file = folder / path.format(split, number)
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,11 +55,11 @@ def draw(folder, names, layout="plain", seed=0):
 @pytest.mark.parametrize("layout", ["plain", "ade", "voc"])
 def test_layouts(layout, tmp_path):
     draw(tmp_path, ["train/b", "train/a", "val/c"], layout)
-    found = masks.find_images(tmp_path, "train")
+    found = segmentation.find_images(tmp_path, "train")
     assert [one.image.stem for one in found] == (["b", "a"] if layout == "voc" else ["a", "b"])
-    mask = masks.read_mask(found[0], max_pixels=10_000)
+    mask = segmentation.read_mask(found[0], max_pixels=10_000)
     assert mask.shape == (80, 96)
-    assert (mask[:3] == masks.NO_CLASS).all()
+    assert (mask[:3] == segmentation.NO_CLASS).all()
     image = decoding.decode_image(found[0].image.read_bytes(), channels=3, max_pixels=10_000)
     lossless = layout != "voc"
     nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
@@ -70,19 +69,21 @@ def test_layouts(layout, tmp_path):
 
 def test_patches_have_the_class_of_most_pixels():
     rng = np.random.default_rng(0)
-    mask = rng.choice([0, 1, 2, masks.NO_CLASS], (30, 50), p=[0.3, 0.2, 0.2, 0.3]).astype(np.uint8)
-    mask[:10, :25] = masks.NO_CLASS
+    mask = rng.choice([0, 1, 2, segmentation.NO_CLASS], (30, 50), p=[0.3, 0.2, 0.2, 0.3]).astype(
+        np.uint8
+    )
+    mask[:10, :25] = segmentation.NO_CLASS
     found = segmentation.patch_classes(mask, (3, 2))
     for row in range(3):
         for column in range(2):
             part = mask[10 * row : 10 * row + 10, 25 * column : 25 * column + 25]
             counts = np.bincount(part.ravel(), minlength=256)
             enough = counts[:255].sum() * 2 >= part.size
-            expected = counts[:255].argmax() if enough else masks.NO_CLASS
+            expected = counts[:255].argmax() if enough else segmentation.NO_CLASS
             assert found[row, column] == expected
-    assert found[0, 0] == masks.NO_CLASS
+    assert found[0, 0] == segmentation.NO_CLASS
     # Half of the pixels are enough, fewer are not; of equals the lower class counts.
-    n = masks.NO_CLASS
+    n = segmentation.NO_CLASS
     for pixels, expected in (([7, n], 7), ([7, n, n], n), ([9, 4], 4), ([4, 9], 4), ([n, n], n)):
         assert segmentation.patch_classes(np.array([pixels], np.uint8), (1, 1)) == expected
     # A patch without pixels, of an image smaller than the grid, has no class.
@@ -105,11 +106,11 @@ def test_scores_are_interpolated_and_compared():
     low = field[y0 + 1][:, x0] * (1 - wx) + field[y0 + 1][:, x0 + 1] * wx
     np.testing.assert_array_equal(predicted, (top * (1 - wy) + low * wy).argmax(-1))
 
-    truth = rng.choice([0, 1, 3, masks.NO_CLASS], (4, 9)).astype(np.uint8)
+    truth = rng.choice([0, 1, 3, segmentation.NO_CLASS], (4, 9)).astype(np.uint8)
     pixels = segmentation.confusion(truth, predicted, 5)
-    assert pixels.sum() == (truth != masks.NO_CLASS).sum()
+    assert pixels.sum() == (truth != segmentation.NO_CLASS).sum()
     ious = segmentation.intersection_over_union(pixels)
-    known = truth != masks.NO_CLASS
+    known = truth != segmentation.NO_CLASS
     for number in range(5):
         a, b = (truth == number) & known, (predicted == number) & known
         union = (a | b).sum()
@@ -144,7 +145,7 @@ def test_gray_levels_of_few_bits_are_the_numbers_of_classes(bits, classes, tmp_p
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(row)), (b"IEND", b"")]
     file = tmp_path / "mask.png"
     file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts))
-    mask = masks.read_mask(masks.LabeledImage(file, file, 0), max_pixels=100)
+    mask = segmentation.read_mask(segmentation.LabeledImage(file, file, 0), max_pixels=100)
     assert mask.tolist() == [classes]
 
 
@@ -167,7 +168,7 @@ def test_a_whole_measurement(tmp_path, capsys):
 
 
 def test_a_class_that_only_test_images_have_counts():
-    truth = np.array([[5, 0], [masks.NO_CLASS, 1]], np.uint8)
+    truth = np.array([[5, 0], [segmentation.NO_CLASS, 1]], np.uint8)
     pixels = segmentation.confusion(truth, np.array([[0, 0], [1, 1]]), 3)
     assert pixels.shape == (6, 6)
     assert (pixels[5, 0], pixels[0, 0], pixels[1, 1], pixels.sum()) == (1, 1, 1, 3)
@@ -191,12 +192,12 @@ def test_a_mask_of_a_turned_image_is_refused(tmp_path, capsys):
 
 def test_a_mask_is_turned_as_its_own_exif_says(tmp_path):
     draw(tmp_path, ["val/a"])
-    (one,) = masks.find_images(tmp_path, "val")
-    shown = masks.read_mask(one, max_pixels=10_000)
+    (one,) = segmentation.find_images(tmp_path, "val")
+    shown = segmentation.read_mask(one, max_pixels=10_000)
     exif = Image.Exif()
     exif[0x0112] = 3
     Image.open(one.mask).transpose(Image.Transpose.ROTATE_180).save(one.mask, exif=exif)
-    np.testing.assert_array_equal(masks.read_mask(one, max_pixels=10_000), shown)
+    np.testing.assert_array_equal(segmentation.read_mask(one, max_pixels=10_000), shown)
 
 
 def test_a_list_of_names_that_is_none(tmp_path):
@@ -209,7 +210,7 @@ def test_a_list_of_names_that_is_none(tmp_path):
     ):
         names.write_bytes(data)
         with pytest.raises(ConfigError, match=line):
-            masks.find_images(tmp_path, "val")
+            segmentation.find_images(tmp_path, "val")
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):
@@ -235,10 +236,12 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     assert "a.png: is not a readable PNG" in said(f"--data={tmp_path / 'plain'}")
     Image.new("RGB", (96, 80)).save(mask)
     assert "a.png: is a PNG of mode RGB; a mask has" in said(f"--data={tmp_path / 'plain'}")
-    Image.new("L", (96, 80), masks.NO_CLASS).save(mask)
+    Image.new("L", (96, 80), segmentation.NO_CLASS).save(mask)
     assert "no patch of train has a class" in said(f"--data={tmp_path / 'plain'}")
     with pytest.raises(ConfigError, match="more than data.max_pixels=50"):
-        masks.read_mask(masks.find_images(tmp_path / "plain", "train")[0], max_pixels=50)
+        segmentation.read_mask(
+            segmentation.find_images(tmp_path / "plain", "train")[0], max_pixels=50
+        )
     mask.unlink()
     assert "train/masks/a.png is missing" in said(f"--data={tmp_path / 'plain'}")
 

@@ -84,7 +84,10 @@ def create_program(
     """The function that a program computes; `unroll` writes out each layer, without a loop."""
     cfg, model = loaded.config, _portable(loaded, options, unroll=unroll)
     _check_size(loaded, options)
-    params = _constants(loaded.params, options.dtype, cfg.model)
+    params = {
+        name: np.asarray(leaf).astype(_type(name, options.dtype, cfg.model), copy=False)
+        for name, leaf in tree_utils.flatten(loaded.params).items()
+    }
     loss = cfg.loss
 
     # jax names the program after this function.
@@ -140,14 +143,6 @@ def _portable(
     return models.create(
         model, image_size=cfg.data.image_size, channels=cfg.data.channels, dtype=options.dtype
     )
-
-
-def _constants(params: models.Params, dtype: str, model: config.Model) -> dict[str, np.ndarray]:
-    """The parameters by name as a program of this compute dtype stores them."""
-    return {
-        name: np.asarray(leaf).astype(_type(name, dtype, model), copy=False)
-        for name, leaf in tree_utils.flatten(params).items()
-    }
 
 
 def _type(name: str, dtype: str, model: config.Model) -> str:

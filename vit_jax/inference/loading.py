@@ -376,7 +376,6 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
                 f"decoder: was trained with objective.norm_pix={learned}, continues with {next_}"
             )
     if keep and cfg.dino is not None:
-        _check_projection(cfg.dino, opened.config.dino)
         own_head, said = _kept_projection(opened, cfg.dino)
         decoder, notes = {OBJECTIVE: own_head} if own_head else {}, notes + said
     with named("init_from", cfg.init_from):
@@ -389,25 +388,23 @@ def initial_params(cfg: config.Config, model: models.Classifier, classes: Sequen
     return Initial(params, lines, opened.assumed)
 
 
-def _check_projection(wanted: config.Dino, own: config.Dino | None) -> None:
-    """Raises ConfigError where the head of a run has another shape."""
-    if own is None:
-        return
-    options = {name: getattr(own, name) for name in HEAD_OPTIONS}
-    wrong = {n: value for n, value in options.items() if value != getattr(wanted, n)}
-    if bool(own.patch_loss) < bool(wanted.patch_loss):
-        wrong["patch_loss"] = own.patch_loss
-    if wrong:
-        text = " ".join(f"objective.{n}={config.show(v).lower()}" for n, v in wrong.items())
-        raise config.ConfigError(
-            f"init_head=keep: the run has another projection head; set {text}, or init_head=new"
-        )
-
-
 def _kept_projection(
     opened: loaded_model.LoadedModel, wanted: config.Dino
 ) -> tuple[models.Params, list[str]]:
-    """The projection head that a run goes on with, {} if there is none; and lines about it."""
+    """The projection head that a run goes on with, {} if there is none; and lines about it.
+
+    Raises ConfigError where that of a run has another shape.
+    """
+    if (had := opened.config.dino) is not None:
+        options = {name: getattr(had, name) for name in HEAD_OPTIONS}
+        wrong = {n: value for n, value in options.items() if value != getattr(wanted, n)}
+        if bool(had.patch_loss) < bool(wanted.patch_loss):
+            wrong["patch_loss"] = had.patch_loss
+        if wrong:
+            text = " ".join(f"objective.{n}={config.show(v).lower()}" for n, v in wrong.items())
+            raise config.ConfigError(
+                f"init_head=keep: the run has another projection head; set {text}, or init_head=new"
+            )
     own = projection(opened)
     if not own:
         return {}, ["projection head new: none in the weights"]

@@ -3,34 +3,59 @@
 Each patch of a training image has the class of most of its pixels. The classifier is that of the
 linear probe: softmax regression by L-BFGS, with the l2 that is best on a fifth of the patches. Its
 scores are interpolated to the pixels of the test images, and their classes compared at full size.
+
+Images have a mask of classes for their pixels, in three layouts of folders.
+
+- `ROOT/SPLIT/images/NAME.jpg` and `ROOT/SPLIT/masks/NAME.png`, with other suffixes too.
+- Pascal VOC: `ROOT/JPEGImages`, `ROOT/SegmentationClass`, and the names in
+  `ROOT/ImageSets/Segmentation/SPLIT.txt`.
+- ADE20K as in its scene parsing challenge: `ROOT/images/SPLIT` and `ROOT/annotations/SPLIT`, where
+  0 is no class.
+
+A mask is a PNG of indices or of gray levels, at most 8 bits; 255 is no class.
 """
 
 import dataclasses
+import io
 import math
 import os
+import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
 from vit_jax.config import ConfigError, checks
-from vit_jax.data import bucket, decoding, image_headers
+from vit_jax.data import bucket, decoding, image_headers, tiff
 from vit_jax.evaluation import metrics, probe
 from vit_jax.evaluation.fewshot import Linear
 from vit_jax.inference import loaded_model, loading
-from vit_jax.inference import segmentation_masks as masks
 from vit_jax.inference.inspect import figures, measures
-from vit_jax.inference.segmentation_masks import NO_CLASS
 from vit_jax.models import variants
 from vit_jax.runtime import logs
 from vit_jax.training import sharding
+from vit_jax.utils import limits, storage
 
 MOST = 2**19  # patches to learn from; of more, the same share of every image is drawn
 BATCH = 32  # images at a time
 SHOWN = 8  # test images in the figure
 CHANNELS = 128  # that OpenCV 5 resizes at once
+NO_CLASS = 255
+IMAGES = {".jpg", ".jpeg", ".png", ".webp"}
+# Pillow multiplies gray levels of 2 and 4 bits by these, so that the largest becomes 255.
+STRETCHED = {2: 85, 4: 17}
+
+
+class LabeledImage(NamedTuple):
+    """The files of an image, and the number in its mask that is class 0."""
+
+    image: pathlib.Path
+    mask: pathlib.Path
+    offset: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +111,7 @@ def measure(
 ) -> Segmentation:
     """Trains a linear classifier on patches of one split, and measures it on another.
 
-    `root` is a folder as in `masks`, on a disk or in a bucket; `say` is called with a line about
+    `root` is a folder as above, on a disk or in a bucket; `say` is called with a line about
     what is done.
 
     Raises a UserError.
@@ -94,11 +119,21 @@ def measure(
     folder = bucket.given_path("--data", root)
     if not folder.is_dir():
         raise ConfigError(f"--data={root}: no such folder")
-    train, test = (masks.find_images(folder, split) for split in splits)
-    opened = _squashing(loading.load(checkpoint, overrides, step=step))
+    train, test = (find_images(folder, split) for split in splits)
+    opened = loading.load(checkpoint, overrides, step=step)
+    model, data = opened.config.model, opened.config.data
+    size = tuple(data.image_size)
+    # Whole images are its input, so that patches cover all pixels.
+    data = dataclasses.replace(data, eval_crop="resize", resize_to=None, crop_pct=None)
+    opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
     checks.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")
-    grid = _grid(opened)
+    if variants.covered(model, size) != size:
+        raise ConfigError(
+            f"data.image_size={size[0]}x{size[1]}: patches leave out pixels at the edge; set "
+            "multiples of the patch size"
+        )
+    grid = variants.grid(model, size)
     share = min(1.0, MOST / (len(train) * math.prod(grid)))
     features, labels, rng = [], [], np.random.default_rng(0)
     for _, mask, found in _examples(opened, train):
@@ -119,7 +154,7 @@ def measure(
 
 def _measured(
     opened: loaded_model.LoadedModel,
-    test: Sequence[masks.LabeledImage],
+    test: Sequence[LabeledImage],
     learned: tuple[Linear, float],
     classes: int,
     train: int,
@@ -150,26 +185,8 @@ def _measured(
     )
 
 
-def _squashing(opened: loaded_model.LoadedModel) -> loaded_model.LoadedModel:
-    """The model with whole images as its input, so that patches cover all pixels."""
-    data = dataclasses.replace(
-        opened.config.data, eval_crop="resize", resize_to=None, crop_pct=None
-    )
-    return dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
-
-
-def _grid(opened: loaded_model.LoadedModel) -> tuple[int, int]:
-    model, size = opened.config.model, opened.config.data.image_size
-    if variants.covered(model, size) != tuple(size):
-        raise ConfigError(
-            f"data.image_size={size[0]}x{size[1]}: patches leave out pixels at the edge; set "
-            "multiples of the patch size"
-        )
-    return variants.grid(model, size)
-
-
 def _examples(
-    opened: loaded_model.LoadedModel, labeled: Sequence[masks.LabeledImage]
+    opened: loaded_model.LoadedModel, labeled: Sequence[LabeledImage]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yields each image's view (H, W, C) uint8, mask (h, w) and features (rows, columns, D)."""
     said = False
@@ -182,7 +199,7 @@ def _examples(
                 height, width = decoding.size(encoded)
             except (decoding.BadImage, OSError) as error:
                 raise ConfigError(f"{one.image}: {error}") from error
-            mask = masks.read_mask(one, max_pixels=opened.config.data.max_pixels)
+            mask = read_mask(one, max_pixels=opened.config.data.max_pixels)
             turned = image_headers.orientation(encoded) != 1
             if turned and image_headers.orientation(decoding.read_file(one.mask)) == 1 and not said:
                 said = True
@@ -197,6 +214,88 @@ def _examples(
             truths.append(mask)
         found = measures.patch_features(opened, np.stack(views))
         yield from zip(views, truths, found, strict=True)
+
+
+def find_images(root: pathlib.Path, split: str) -> list[LabeledImage]:
+    """The images of a split in order of their names.
+
+    Raises ConfigError if there are none, or an image without a mask.
+    """
+    if (root / "ImageSets" / "Segmentation").is_dir():
+        found = _voc(root, split)
+    elif (root / "annotations").is_dir():
+        found = _beside(root / "images" / split, root / "annotations" / split, offset=1)
+    else:
+        found = _beside(root / split / "images", root / split / "masks", offset=0)
+    for one in found:
+        for path in (one.image, one.mask):
+            with storage.errors_as(ConfigError, f"--data={root}"):
+                there = path.is_file()
+            if not there:
+                raise ConfigError(f"--data={root}: {path.relative_to(root)} is missing")
+    return found
+
+
+def _voc(root: pathlib.Path, split: str) -> list[LabeledImage]:
+    names = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+    if not names.is_file():
+        there = ", ".join(sorted(path.stem for path in names.parent.glob("*.txt")))
+        raise ConfigError(f"--data={root}: has no split {split}; there are {there or 'none'}")
+    try:
+        listed = limits.read_file(names, limits.TABLE).decode("utf-8")
+    except (OSError, limits.LimitError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{names}: is not a list of names: {error}") from None
+    return [
+        LabeledImage(
+            root / "JPEGImages" / f"{name}.jpg", root / "SegmentationClass" / f"{name}.png", 0
+        )
+        for name in map(pathlib.PurePath, listed.split())
+        if name.name == str(name)  # never a path
+    ]
+
+
+def _beside(images: pathlib.Path, masks: pathlib.Path, *, offset: int) -> list[LabeledImage]:
+    files = sorted(path for path in images.glob("*") if path.suffix.lower() in IMAGES)
+    if not files:
+        raise ConfigError(f"{images}: holds no images; see `vit_jax segment --help` for layouts")
+    return [LabeledImage(path, masks / f"{path.stem}.png", offset) for path in files]
+
+
+def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
+    """The class of every pixel, (H, W) uint8, NO_CLASS where there is none.
+
+    Raises ConfigError for a file that is no such mask.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large images, which are refused below
+            encoded = decoding.read_file(one.mask)
+            opened = Image.open(io.BytesIO(encoded), formats=("PNG",))
+        # P: the index itself is the class, whatever its color.
+        if opened.mode not in ("P", "L", "1"):
+            raise ConfigError(
+                f"{one.mask}: is a PNG of mode {opened.mode}; a mask has one 8-bit class per pixel"
+            )
+        if opened.width * opened.height > max_pixels:
+            raise ConfigError(
+                f"{one.mask}: has {opened.width} x {opened.height} pixels, more than "
+                f"data.max_pixels={max_pixels}"
+            )
+        values = np.asarray(opened)
+        if opened.mode == "L":
+            # Byte 24 of a PNG is its bit depth.
+            values = values // STRETCHED.get(encoded[24], 1)
+    # Pillow raises SyntaxError for a broken chunk.
+    except (
+        decoding.BadImage, OSError, SyntaxError, ValueError, Image.DecompressionBombError,
+    ) as error:  # fmt: skip
+        raise ConfigError(f"{one.mask}: is not a readable PNG ({error})") from error
+    # As its image is; Pillow leaves that to whoever reads it.
+    values = tiff.upright(values.astype(np.uint8), image_headers.orientation(encoded))
+    if not one.offset:
+        return values
+    outside = (values < one.offset) | (values == NO_CLASS)
+    return np.where(outside, NO_CLASS, values - one.offset).astype(np.uint8)
 
 
 def patch_classes(mask: np.ndarray, grid: tuple[int, int]) -> np.ndarray:

@@ -4,18 +4,9 @@ import io
 import pathlib
 from collections.abc import Sequence
 
+from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-    PercentFormatter,
-    ScalarFormatter,
-)
 
 from vit_jax.pages import charts
 from vit_jax.runtime import logs
@@ -83,26 +74,26 @@ def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
     if chart.x == "step":
         # By default at least two ticks are enforced, by fractions of a step if need be.
         axes.xaxis.set_major_locator(
-            MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1)
+            ticker.MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1)
         )
     if chart.log_x:
         # First: setting the scale replaces all locators and formatters.
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
         # Matplotlib also labels minor ticks where an axis spans less than a decade or so.
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     if chart.log_y:
         _logarithmic(axes, [y for one in chart.drawn for _, y in one.points])
     if chart.zero:
         # Above 1, so that a mark at 100 % is not cut in half.
         axes.set_ylim(0, 1.02 if chart.percent else None)
     elif chart.percent:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1))
-        axes.yaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 5, 10)))
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=1))
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(6, steps=(1, 2, 5, 10)))
     if chart.ticks:
         # Matplotlib warns of labels that are set without fixed ticks.
-        axes.xaxis.set_major_locator(FixedLocator([x for x, _ in chart.ticks]))
+        axes.xaxis.set_major_locator(ticker.FixedLocator([x for x, _ in chart.ticks]))
         axes.set_xticklabels([name for _, name in chart.ticks])
         axes.margins(x=0.12)
     axes.grid(alpha=0.3)
@@ -116,6 +107,6 @@ def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
     scale = charts.Axis(values, log=True, zero=False)
     axes.set_yscale("log")
     axes.set_ylim(scale.low, scale.high)
-    axes.yaxis.set_major_locator(FixedLocator(scale.ticks(6)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: charts.number(value)))
-    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(ticker.FixedLocator(scale.ticks(6)))
+    axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: charts.number(value)))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())

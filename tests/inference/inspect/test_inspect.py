@@ -18,7 +18,7 @@ import vit_reference
 from vit_jax import cli, train_loop
 from vit_jax.data import sampling
 from vit_jax.inference import loading
-from vit_jax.inference.inspect import figure_index, figures, measures, outputs
+from vit_jax.inference.inspect import figure_index, figures, measures, outputs, saliency
 from vit_jax.models import positions
 from vit_jax.studies import report
 
@@ -327,9 +327,8 @@ def test_maps_color_the_cells_of_their_image():
 
 def test_a_random_order_is_dashed_among_curves():
     shares = np.linspace(0, 1, 3)
-    figure = figures.curves(
-        shares, {"Grad-CAM": (shares, shares), "random order": (shares, shares)}
-    )
+    curve = saliency.Curve(shares=shares, deletion=shares, insertion=shares)
+    figure = figures.curves({"Grad-CAM": curve, "random order": curve})
     for axes in figure.axes:
         assert [line.get_linestyle() for line in axes.get_lines()] == ["-", "--"]
 

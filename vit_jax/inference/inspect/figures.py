@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vit_jax.data import decoding
+from vit_jax.inference.inspect.saliency import Curve
 
 MAP = "viridis"  # perceptually uniform: readable with color blindness and in grayscale
 SIDE = 224  # pixels of an image in a figure, at least
@@ -228,15 +229,16 @@ def _heat(view: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.rint(image + (0.7 - 0.3 * share) * (colors - image)).astype(np.uint8)
 
 
-def curves(shares: np.ndarray, drawn: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """Plots deletion and insertion curves by name, (n,) probabilities each, over (n,) shares."""
+def curves(drawn: Mapping[str, Curve]) -> Figure:
+    """Plots deletion and insertion curves by name."""
     figure = _figure(8.0, 3.6)
     panels = figure.subplots(1, 2, sharey=True)
     for panel, (axes, title) in enumerate(zip(panels, ("Deletion", "Insertion"), strict=True)):
         # Labeled in the first panel only: one legend serves both.
-        for name, both in drawn.items():
+        for name, one in drawn.items():
+            y = (one.deletion, one.insertion)[panel]
             style = {"color": "0.5", "linestyle": "--"} if name == "random order" else {}
-            axes.plot(shares, both[panel], label=name if panel == 0 else None, **style)
+            axes.plot(one.shares, y, label=name if panel == 0 else None, **style)
         axes.set(xlabel="Share of the image", title=title, ylim=(0, 1.02))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)

@@ -336,13 +336,7 @@ def _saliency(subject: Subject) -> Answer:
             for one in explained[:DRAWN]
         ],
     )
-    curves = {
-        name: (
-            np.mean([one.curves[name].deletion for one in explained], axis=0),
-            np.mean([one.curves[name].insertion for one in explained], axis=0),
-        )
-        for name in drawn
-    }
+    curves = {name: saliency.mean_curve([one.curves[name] for one in explained]) for name in drawn}
     maps = {
         name.replace(" ", "_"): np.stack([one.maps[name] for one in explained])
         for name in explained[0].maps
@@ -356,7 +350,7 @@ def _saliency(subject: Subject) -> Answer:
                 "better).",
             ),
             "saliency-curves": (
-                figures.curves(drawn[saliency.RANDOM].shares, curves),
+                figures.curves(curves),
                 "Probability of the class while the cells of an image, the most salient first, "
                 f"leave it or come into a blurred one. Mean of images: {len(explained)}.",
             ),

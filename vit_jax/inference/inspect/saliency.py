@@ -12,7 +12,7 @@ uint16, preprocessed and not yet normalized.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -64,6 +64,13 @@ class Curve:
         """Areas under deletion, where less is better, and insertion, where more is."""
         deleted, inserted = (np.trapezoid(y, self.shares) for y in (self.deletion, self.insertion))
         return float(deleted), float(inserted)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve:
+    """The mean of curves over the same shares."""
+    deletion = np.mean([one.deletion for one in curves], axis=0)
+    insertion = np.mean([one.insertion for one in curves], axis=0)
+    return Curve(shares=curves[0].shares, deletion=deletion, insertion=insertion)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,11 +133,7 @@ def explain(
     shape = next(iter(maps.values())).shape
     # What a map has to be better than.
     several = [measure(rng.permutation(math.prod(shape)).reshape(shape)) for _ in range(ORDERS)]
-    curves[RANDOM] = Curve(
-        shares=several[0].shares,
-        deletion=np.mean([one.deletion for one in several], axis=0),
-        insertion=np.mean([one.insertion for one in several], axis=0),
-    )
+    curves[RANDOM] = mean_curve(several)
     return Explanation(
         label=label,
         probability=float(first[label]),
