@@ -166,10 +166,7 @@ def _bring(one: _CachedFile, source: Download, wait: Callable[[float], object]) 
                     f"{one.shown}: the server did not send a whole {one.path.suffix} file; "
                     f"{BY_HAND}"
                 )
-            _, wrong = _digest_file(one.root, one.path, one.part, one.sha256)
-            if wrong:
-                one.part.unlink()
-                raise WeightsError(f"{one.path}: the download is a different file: {wrong}")
+            _verify_file(one.root, one.path, one.sha256, one.part)
             one.part.replace(one.path)
         except _Missing:
             if one.url not in source.optional:
@@ -441,39 +438,36 @@ def mirrored(url: str) -> str:
 # Digests
 
 
-def _verify_file(root: pathlib.Path, path: pathlib.Path, sha256: str | None = None) -> None:
-    """Raises WeightsError if the file `path` of a cache has a wrong digest.
+def _verify_file(
+    root: pathlib.Path, path: pathlib.Path, sha256: str | None, part: pathlib.Path | None = None
+) -> None:
+    """Raises WeightsError if the file `path` of a cache, or the `part` to put there, is another.
 
     It must have its published digest or, without one, that of its first check in the lock file.
     """
-    name, stat = path.relative_to(root).as_posix(), path.stat()
-    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+    file = part or path
+    name, stat = path.relative_to(root).as_posix(), file.stat()
+    state = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}  # which renaming does not change
     pinned = read_lock(root).get(name, {})
-    if pinned == {"sha256": sha256 or pinned.get("sha256"), **state}:
+    wanted = sha256 or pinned.get("sha256")
+    if pinned == {"sha256": wanted, **state}:
         return
-    found, wrong = _digest_file(root, path, path, sha256)
-    if wrong:
-        raise WeightsError(f"{path}: {wrong}")
+    found = storage.sha256(file)
+    if wanted not in (None, found):
+        by = "as published" if sha256 else f"as at its first download ({root / LOCK})"
+        remedy = "" if sha256 else ", or, if it has changed where it is published, its entry there"
+        what = ""
+        if part is not None:
+            part.unlink()
+            what = "the download is a different file: "
+        raise WeightsError(
+            f"{path}: {what}its SHA-256 is {found}, not {wanted} {by}; delete the file to download "
+            f"it again{remedy}"
+        )
     with _exclusive(root, LOCK):
         # Read again under the lock: another process may have added a file meanwhile.
         lock = read_lock(root) | {name: {"sha256": found, **state}}
         storage.write_atomically(root / LOCK, json.dumps(lock, indent=1, sort_keys=True))
-
-
-def _digest_file(
-    root: pathlib.Path, path: pathlib.Path, file: pathlib.Path, sha256: str | None
-) -> tuple[str, str]:
-    """The digest of a file, and why it may not be the file `path` of a cache; empty if it may."""
-    found = storage.sha256(file)
-    pinned = read_lock(root).get(path.relative_to(root).as_posix(), {}).get("sha256")
-    wanted = sha256 or pinned
-    if wanted in (None, found):
-        return found, ""
-    by = "as published" if sha256 else f"as at its first download ({root / LOCK})"
-    remedy = "" if sha256 else ", or, if it has changed where it is published, its entry there"
-    return found, (
-        f"its SHA-256 is {found}, not {wanted} {by}; delete the file to download it again{remedy}"
-    )
 
 
 def _short(text: str) -> str:
