@@ -58,7 +58,7 @@ def convert(
     """
     output = storage.given_path("--output", output, remote=False)
     check_free(output)
-    for option, value, known in (("--to", kind, KINDS), ("--dtype", dtype, tuple(writers.DTYPES))):
+    for option, value, known in (("--to", kind, KINDS), ("--dtype", dtype, writers.DTYPES)):
         if value not in known:
             raise config.ConfigError(f"{option}={value}: must be one of {', '.join(known)}")
     if kind in ("orbax", "adapter", "peft") and dtype != "float32":

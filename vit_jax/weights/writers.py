@@ -6,29 +6,23 @@ import zipfile
 from collections.abc import Mapping
 
 import flax.serialization
-import ml_dtypes
 import numpy as np
 
 from vit_jax.utils import storage, tree_utils
-from vit_jax.weights.readers import DIGESTS, WeightsError, comment_digest, digest_array
+from vit_jax.weights.readers import DIGESTS, TYPES, WeightsError, comment_digest, digest_array
 
 # Fields of JSON files, or the text of others, by the names of the files.
 Documents = Mapping[str, Mapping[str, object] | str]
 
-DTYPES = {  # numpy's and safetensors' names of them
-    "float32": (np.dtype("<f4"), "F32"),
-    "float16": (np.dtype("<f2"), "F16"),
-    "bfloat16": (np.dtype(ml_dtypes.bfloat16), "BF16"),
-}
+DTYPES = ("float32", "float16", "bfloat16")
 FOLDED = "model.safetensors"  # the file of arrays in a folder
 FLAX = "flax_model.msgpack"  # that of Hugging Face's Flax classes, names joined by slashes
 
 
 def rounded(arrays: Mapping[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
     """Converts float32 arrays to another type; raises WeightsError beyond its range."""
-    kind, _ = DTYPES[dtype]
     with np.errstate(over="ignore"):
-        found = {name: np.asarray(array, kind) for name, array in arrays.items()}
+        found = {name: np.asarray(array, dtype) for name, array in arrays.items()}
     for name, array in found.items():
         if not np.array_equal(np.isfinite(array.astype(np.float32)), np.isfinite(arrays[name])):
             raise WeightsError(f"--dtype={dtype}: {name} has numbers beyond its range")
@@ -93,7 +87,7 @@ def _safetensors(
     start = 0
     for name, array in arrays.items():
         end = start + array.nbytes
-        kind = next(kind for numpy, kind in DTYPES.values() if numpy == array.dtype)
+        kind = next(kind for kind, dtype in TYPES.items() if np.dtype(dtype) == array.dtype)
         header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, end)}
         start = end
     text = json.dumps(header, separators=(",", ":")).encode()

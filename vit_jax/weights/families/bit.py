@@ -248,7 +248,29 @@ class HuggingFaceBit(huggingface.HuggingFace):
 
     def options(self, fields: Fields, shapes: Shapes) -> dict[str, Any]:
         made = {"architecture": "resnet", "num_classes": shapes.outputs, **shapes.resnet()}
-        return made | _read_options(fields, made["resnet_units"])
+        kind = json_fields.text(fields, "layer_type", "preactivation")
+        padding = (json_fields.text(fields, "global_padding", "") or "none").lower()
+        dynamic = fields.get("embedding_dynamic_padding", False) is True
+        wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
+        if kind not in wanted:
+            raise WeightsError(
+                f"layer_type={kind}: only preactivation and bottleneck are supported"
+            )
+        if (padding, dynamic) != wanted[kind]:
+            raise WeightsError(
+                f"global_padding={padding} with embedding_dynamic_padding={str(dynamic).lower()}: "
+                f"{kind} units pad by {wanted[kind][0]} and {str(wanted[kind][1]).lower()} here"
+            )
+        least = 4 * 2 ** max(len(made["resnet_units"]) - 1, 0)
+        for key, value in {"num_groups": 32, "hidden_act": "relu"}.items():
+            if fields.get(key, value) != value:
+                raise WeightsError(f"{key}={str(fields[key])[:80]}: only {value} is supported")
+        if json_fields.whole(fields, "output_stride", 32) < least:
+            raise WeightsError(
+                f"output_stride={fields['output_stride']}: dilated units are not supported"
+            )
+        version = "v2" if kind == "preactivation" else "v1"
+        return made | {"resnet_version": version, "resnet_epsilons": "timm"}
 
     def expresses(self, spec: ModelSpec) -> bool:
         return _is_bit(spec)
@@ -273,30 +295,3 @@ class HuggingFaceBit(huggingface.HuggingFace):
             "width_factor": 1,
         }
         return f"Bit{'Model' if spec.headless else 'ForImageClassification'}", "bit", made
-
-
-def _read_options(given: Fields, units: tuple[int, ...]) -> dict[str, Any]:
-    """The options that arrays do not reveal; raises WeightsError."""
-    kind = json_fields.text(given, "layer_type", "preactivation")
-    padding = (json_fields.text(given, "global_padding", "") or "none").lower()
-    dynamic = given.get("embedding_dynamic_padding", False) is True
-    wanted = {"preactivation": ("none", False), "bottleneck": ("same", True)}
-    if kind not in wanted:
-        raise WeightsError(f"layer_type={kind}: only preactivation and bottleneck are supported")
-    if (padding, dynamic) != wanted[kind]:
-        raise WeightsError(
-            f"global_padding={padding} with embedding_dynamic_padding={str(dynamic).lower()}: "
-            f"{kind} units pad by {wanted[kind][0]} and {str(wanted[kind][1]).lower()} here"
-        )
-    least = 4 * 2 ** max(len(units) - 1, 0)
-    for key, value in {"num_groups": 32, "hidden_act": "relu"}.items():
-        if given.get(key, value) != value:
-            raise WeightsError(f"{key}={str(given[key])[:80]}: only {value} is supported")
-    if json_fields.whole(given, "output_stride", 32) < least:
-        raise WeightsError(
-            f"output_stride={given['output_stride']}: dilated units are not supported"
-        )
-    return {
-        "resnet_version": "v2" if kind == "preactivation" else "v1",
-        "resnet_epsilons": "timm",
-    }

@@ -91,13 +91,10 @@ class TimmNaFlex(TimmViT):
 
     def prepared(self, arrays: Arrays, hints: Hints) -> Arrays:
         given = timm.read_fields(hints.files)
-        if name := timm.architecture(given):
-            why = next((why for pattern, why in OTHERWISE if re.fullmatch(pattern, name)), "")
-            if why or not re.fullmatch(self.names, name):
-                raise WeightsError(
-                    f"architecture={name[:80]}: this model of timm is not supported"
-                    f"{f', as {why}' if why else ''}"
-                )
+        name = timm.architecture(given)
+        odd = any(re.fullmatch(pattern, name) for pattern, _ in OTHERWISE)
+        if name and (odd or not re.fullmatch(self.names, name)):
+            raise timm.unsupported(name, OTHERWISE)
         if (table := arrays.specs.get("embeds.pos_embed")) is None or len(table.shape) != 4:
             raise WeightsError("contains a NaFlex model whose positions are no learned grid")
         arguments = json_fields.section(given, "model_args")

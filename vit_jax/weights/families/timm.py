@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from vit_jax import config
@@ -94,6 +94,12 @@ def check_names(names: list[str]) -> None:
     for pattern, feature in FOREIGN:
         if any(re.fullmatch(pattern, name) for name in names):
             raise WeightsError(f"contains a model with {feature}, which is not supported")
+
+
+def unsupported(name: str, otherwise: Iterable[tuple[str, str]], remedy: str = "") -> WeightsError:
+    """Why an architecture is not read: by the first pattern of `otherwise` that it fits."""
+    why = next((f", as {why}" for pattern, why in otherwise if re.fullmatch(pattern, name)), remedy)
+    return WeightsError(f"architecture={name[:80]}: this model of timm is not supported{why}")
 
 
 def check_arguments(given: Fields, fixed: Fields) -> None:

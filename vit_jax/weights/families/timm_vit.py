@@ -212,13 +212,13 @@ class TimmViT(timm.Timm):
 
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         given = timm.read_fields(hints.files)
-        unnormed = json_fields.section(given, "model_args").get("final_norm") is False
+        arguments = json_fields.section(given, "model_args")
+        unnormed = arguments.get("final_norm") is False
         _check_arrays(arrays, (*self.odd, NO_LAST_NORM) if unnormed else self.odd)
         self._check_given(arrays, given)
         shapes = Shapes(arrays, self.rules(arrays, None))
         options = shapes.encoder(("patches", *QKV, "out", "mlp"))
         gated, width = options["mlp"] == "swiglu", options["width"]
-        arguments = json_fields.section(given, "model_args")
         scaled = "encoder/scale1/scale" in shapes.has
         outputs = {} if shapes.headless else {"num_classes": shapes.outputs}
         refuse_other_model(given, outputs)
@@ -744,12 +744,8 @@ class UnknownTimm(timm.Timm):
     def read_spec(self, arrays: ArraySpecs, hints: Hints) -> ModelSpec:
         _check_arrays(arrays)  # what arrays show is a better reason than an unknown name
         name = timm.architecture(timm.read_fields(hints.files))
-        why = next((why for pattern, why in OTHERWISE if re.fullmatch(pattern, name)), None)
-        plain = f"if it is a ViT of other sizes, let config.json say {PLAIN}"
-        raise WeightsError(
-            f"architecture={name[:80]}: this model of timm is not supported"
-            f"{f', as {why}' if why else f'; {plain}'}"
-        )
+        remedy = f"; if it is a ViT of other sizes, let config.json say {PLAIN}"
+        raise timm.unsupported(name, OTHERWISE, remedy)
 
 
 # In the order in which files that name no architecture are tried.
