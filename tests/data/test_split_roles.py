@@ -167,6 +167,10 @@ def test_what_chooses_the_best_checkpoint(options, metric):
          ["no images are held out, as objective.name=dino has no loss to measure on them; to "
           "measure features, set evaluation.knn to a set with labels"]),
         ({"objective": {"name": "dino"}, "evaluation": {"knn": "self"}}, 9, []),
+        (DISTILLED | {"objective": FEATURES}, 9,
+         ["the split `val` is not measured, as objective.target=features has no loss on it; if "
+          "its images have labels, set evaluation.knn=self"]),
+        (DISTILLED | {"objective": FEATURES, "init_from": "x", "init_head": "keep"}, 9, []),
     ],
 )  # fmt: skip
 def test_a_run_says_what_judges_it(options, evaluations, lines):

@@ -120,7 +120,19 @@ class Config:
     @property
     def measured(self) -> bool:
         """Whether the objective has a loss on an evaluation split: of labels, or of patches."""
-        return self.needs_labels or self.masked is not None or self.mae is not None
+        classified = self.needs_labels and self.knows_classes
+        return classified or self.masked is not None or self.mae is not None
+
+    @property
+    def knows_classes(self) -> bool:
+        """Whether a loss reaches the head of classes or numbers, or weights bring it.
+
+        Distillation of features or tokens alone leaves a new head as it is.
+        """
+        distillation = self.distillation
+        if distillation is None or distillation.target == "logits" or distillation.weight < 1:
+            return True
+        return self.init_from is not None and self.init_head == "keep"
 
     @property
     def masked(self) -> MaskedPatches | None:

@@ -325,22 +325,17 @@ def check_phases(cfg: config.Config, steps: int, ends: Iterable[int]) -> None:
 
 
 def unused_labels(cfg: config.Config) -> list[str]:
-    """Lines on distillation by the teacher alone: what it leaves untrained or unread."""
+    """A line on distillation by the teacher alone: options that it leaves unread."""
     distillation = cfg.distillation
     if distillation is None or distillation.weight < 1:
         return []
-    lines, key = [], f"objective.weight={distillation.weight:g}"
-    if not distillation.trains_head:
-        lines.append(
-            f"{key}: no loss reaches the head, whose results mean nothing; set "
-            "--config.evaluation.knn=self to measure features, or --config.objective.weight=0.5"
-        )
     options = ("train.label_smoothing", "train.class_weights")
     set_here = {name: value for name in options if (value := config.get(cfg, name))}
-    if set_here:
-        shown = ", ".join(f"{name}={config.show(value)}" for name, value in set_here.items())
-        lines.append(f"{key}: leaves out the loss of labels, and with it {shown}")
-    return lines
+    if not set_here:
+        return []
+    shown = ", ".join(f"{name}={config.show(value)}" for name, value in set_here.items())
+    key = f"objective.weight={distillation.weight:g}"
+    return [f"{key}: leaves out the loss of labels, and with it {shown}"]
 
 
 def short_run(cfg: config.Config, steps: int, examples: int) -> list[str]:
@@ -560,6 +555,9 @@ def check_decay(cfg: config.Config) -> None:
 
 def _check_metrics(cfg: config.Config) -> None:
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
+    if not cfg.knows_classes and cfg.distillation is not None:
+        unread = {"evaluation.metrics": (), "evaluation.tasks": ()}
+        _require(cfg, unread, f"objective.target={cfg.distillation.target} trains no head")
     if cfg.data.targets:
         return
     key = f"evaluation.metrics={config.show(asked)}"

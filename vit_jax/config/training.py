@@ -257,11 +257,6 @@ class Distillation(Objective, components=("distillation",)):
         when={"objective.target": ("logits",)},
     )
 
-    @property
-    def trains_head(self) -> bool:
-        """Whether any part of the loss depends on the head of classes or numbers."""
-        return self.target == "logits" or self.weight < 1
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dino(Objective, components=("dino",)):

@@ -70,9 +70,9 @@ def best_metric(cfg: config.Config) -> str | None:
         usual = "map" if cfg.data.multilabel else "top1"
         if cfg.data.targets:  # several have units of their own, and one loss
             usual = "mae" if len(cfg.data.targets) == 1 else "loss"
-        if not cfg.needs_labels:  # which a split can only be evaluated by if the objective says how
-            usual = "loss" if cfg.measured else KNN
-        elif cfg.distillation is not None and not cfg.distillation.trains_head:
+        if not cfg.needs_labels:
+            usual = "loss"
+        if not cfg.measured:  # as the objective has no loss on a split
             usual = KNN
         best = usual if measured.role == VALIDATION else None
     return knn_metric(cfg) if best == KNN else best and f"{measured.name}/{best}"
@@ -98,6 +98,8 @@ def notes(cfg: config.Config, evaluations: int) -> list[str]:
         if further.knn or further.probe or further.fewshot or further.evaluators:
             return []
         objective = f"objective.name={cfg.objective.name}"
+        if cfg.distillation is not None:  # of features alone
+            objective = f"objective.target={cfg.distillation.target}"
         if measured.role == TRAIN:
             return [
                 f"no images are held out, as {objective} has no loss to measure on them; to "

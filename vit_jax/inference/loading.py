@@ -556,9 +556,7 @@ def _fresh(record: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(found, dict):
         return {str(n): str(why) for n, why in found.items()}
     cfg = config.build(record["config"])
-    distillation = cfg.distillation
-    kept = cfg.init_from is not None and cfg.init_head == "keep"
-    if distillation is None or distillation.trains_head or kept:
+    if cfg.knows_classes or (distillation := cfg.distillation) is None:
         return {}
     heads = ("head", "head_dist") if cfg.model.pooling == "distilled" else ("head",)
     names = [f"{head}/{name}" for head in heads for name in ("kernel", "bias")]

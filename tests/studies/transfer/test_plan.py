@@ -283,3 +283,12 @@ def test_numbers_have_no_top1_to_choose_by(tmp_path):
     }  # fmt: skip
     with pytest.raises(config.ConfigError, match="transfer chooses by top-1, and numbers have"):
         transfer.create_plan("image_folder", given, rates=(0.1,))
+
+
+def test_an_untrained_head_has_no_top1_to_choose_by():
+    given = {
+        "objective.name": "distillation", "objective.target": "features", "objective.teacher": "x",
+        "train.label_smoothing": 0,
+    }  # fmt: skip
+    with pytest.raises(config.ConfigError, match="chooses by top-1, and this trains no head"):
+        transfer.create_plan("digits", given, rates=(0.1,))

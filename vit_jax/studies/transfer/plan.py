@@ -173,6 +173,11 @@ def create_plan(
             f"objective.name={base.objective.name}: transfer chooses by top-1, and an objective "
             f"without labels has none; run `vit_jax train {base.name}`"
         )
+    if not base.knows_classes and base.distillation is not None:
+        raise ConfigError(
+            f"objective.target={base.distillation.target}: transfer chooses by top-1, and this "
+            f"trains no head; set objective.target=logits, or run `vit_jax train {base.name}`"
+        )
     if base.data.targets:
         raise ConfigError(
             f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, and "
