@@ -100,7 +100,8 @@ def write_record(directory, step, **more):
         "device": "TPU v3", "host": "tpu-0", "versions": {"jax": "0.10.2"},
         **more,
     }  # fmt: skip
-    leaves = {"params/head/kernel": {"shape": [16, 10]}, "opt/0/mu": {"shape": [99]}}
+    names = ("params/objective/mask_token", "params/lora/head/kernel/a", "opt/0/mu")
+    leaves = {"params/head/kernel": {"shape": [16, 10]}} | {name: {"shape": [99]} for name in names}
     records.write_commit(
         folder, {"step": step, "facts": facts, "metrics": {}, "best": "top1", "leaves": leaves}
     )

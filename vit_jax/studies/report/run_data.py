@@ -18,6 +18,7 @@ from vit_jax.utils import errors, limits, storage
 
 TRANSFER = "transfer.json"
 NEEDED = {"stage", "lr", "directory"}  # of its cells
+BESIDE = ("params/objective/", "params/lora/")  # beside the model's own, in a checkpoint
 WHILE_TRAINING = ("train/", "data/", "speed/")  # all other numbers are results
 
 
@@ -327,8 +328,13 @@ def _checkpoints(folder: pathlib.Path, problems: list[str]) -> dict[str, Any]:
         return {"record": {}, "saved": None, "parameters": None, "date": ""}
     newest = max(sound)
     leaves = sound[newest].get("leaves", {}).items()
-    # The moments of the optimizer have the same shapes under other names.
-    shapes = [leaf["shape"] for name, leaf in leaves if name.startswith("params/")]
+    # The moments of the optimizer have the same shapes under other names. A decoder, or another
+    # part of the objective, and adapters are not of the model.
+    shapes = [
+        leaf["shape"]
+        for name, leaf in leaves
+        if name.startswith("params/") and not name.startswith(BESIDE)
+    ]
     file = storage.as_path(records.folder(folder, newest)) / records.COMMIT
     date = datetime.datetime.fromtimestamp(storage.modified(file), datetime.UTC)
     return {
