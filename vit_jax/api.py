@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax import config
 from vit_jax.config import catalog
-from vit_jax.runtime import progress
+from vit_jax.runtime import logs, progress
 from vit_jax.training import run_config
 from vit_jax.utils import storage
 
@@ -76,7 +76,8 @@ def train(
       profile: first and last step to write a profiler trace of.
       accept: what may have changed since the run stopped: `config`, `data`, `plugins`, `teacher`.
 
-    Raises Preempted, Diverged, or another UserError.
+    The log goes to standard error, unless the level of the logger `vit_jax` is set, or INFO is
+    logged already. Raises Preempted, Diverged, or another UserError.
 
     Examples:
         >>> import vit_jax
@@ -89,8 +90,9 @@ def train(
         # Only now: a mistake in the config is reported before jax is imported, which is slow.
         from vit_jax import train_loop
         from vit_jax.runs import directory
-    cfg = directory.reconcile(folder, cfg, given, accept)
-    return train_loop.train(cfg, folder, profile=profile, accept=accept)
+    with logs.shown():
+        cfg = directory.reconcile(folder, cfg, given, accept)
+        return train_loop.train(cfg, folder, profile=profile, accept=accept)
 
 
 def preview(

@@ -1,6 +1,7 @@
 """The Python API as a user meets it: its examples run, it imports lightly, scripts type-check."""
 
 import doctest
+import logging
 import pathlib
 import subprocess
 import sys
@@ -10,11 +11,12 @@ import pytest
 
 import runs
 import vit_jax
-from vit_jax import api, config
+from vit_jax import api, config, train_loop
 from vit_jax.config import components
 from vit_jax.data import decoding
 from vit_jax.inference import conversion, embedding, loading, prediction
-from vit_jax.runtime import backend
+from vit_jax.runtime import backend, logs
+from vit_jax.studies.transfer import study
 from vit_jax.training import build
 from vit_jax.utils.errors import UserError
 
@@ -85,6 +87,20 @@ def test_other_images_are_one_line(images, line):
     with pytest.raises(decoding.BadImage, match=line) as caught:
         vit_jax.load(WEIGHTS).preprocess(images)
     assert "\n" not in str(caught.value)
+
+
+def test_training_says_what_the_command_says(tmp_path, monkeypatch, capsys):
+    """Such as that the test split is measured while training."""
+    monkeypatch.setattr(logs.log, "level", logging.NOTSET)
+    monkeypatch.setattr(train_loop, "train", lambda *_, **__: logs.log.info("a note"))
+    monkeypatch.setattr(study, "create_plan", lambda *_, **__: None)
+    monkeypatch.setattr(study, "perform", lambda *_: logs.log.info("of a transfer"))
+    for level, lines in ((logging.NOTSET, "a note\nof a transfer\n"), (logging.ERROR, "")):
+        logs.log.setLevel(level)
+        vit_jax.train("digits", tmp_path / "run")
+        vit_jax.transfer("digits", tmp_path / "transfer")
+        assert capsys.readouterr().err == lines
+        assert logs.log.level == level
 
 
 @pytest.mark.slow

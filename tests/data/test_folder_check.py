@@ -13,6 +13,7 @@ from vit_jax import cli, config
 from vit_jax.data import folder_check
 from vit_jax.data.source import DataError, Selection
 from vit_jax.data.sources import open_source
+from vit_jax.utils.errors import AssumptionWarning
 
 FILES = [f"{split}/{c}/{i}.jpg" for split in ("train", "val") for c in "ab" for i in range(3)]
 
@@ -183,38 +184,44 @@ def test_a_run_says_it_or_ends_before_it_has_written_anything(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_images_for_embedding_and_prediction_are_counted_too(tmp_path, caplog):
+def test_images_for_embedding_and_prediction_are_counted_too(tmp_path):
     from vit_jax.data import folders
     from vit_jax.inference import prediction
 
-    caplog.set_level("INFO", "vit_jax")
     root = fill(tmp_path, "a/1.jpg", "a/2.heic", ".hidden.jpg")
-    folders.Loose(root, (), "--images")
-    prediction.list_files([root])
-    said = "1 images; not used: 1 .heic (a format that is not read; save as .png), 1 hidden"
-    assert caplog.messages == [f"--images={root}: {said}", f"{root}: {said}"]
+    line = "1 images; not used: 1 .heic (a format that is not read; save as .png), 1 hidden"
+    with pytest.warns(AssumptionWarning) as said:  # heard in Python too
+        folders.Loose(root, (), "--images")
+    assert str(said[0].message) == f"--images={root}: {line}"
+    with pytest.warns(AssumptionWarning) as said:
+        prediction.list_files([root])
+    assert str(said[0].message) == f"{root}: {line}"
     with pytest.raises(config.ConfigError, match=r"holds no .*; it contains 1 \.heic"):
         folders.Loose(fill(tmp_path / "b", "2.heic"), (), "--images")
 
 
-def test_images_that_evaluation_leaves_out_are_counted_too(tmp_path, monkeypatch, caplog):
-    from vit_jax.inference import embedding, evaluation
+def test_images_that_evaluation_leaves_out_are_counted_too(tmp_path, monkeypatch):
+    from vit_jax.inference import embedding, evaluation, prediction
 
     root = fill(tmp_path, *FILES, "val/b/3.heic", "train/a/4.heic")
     data = config.Data(source="folder", root=str(root), eval_split="val")
     source = Selection(open_source(data, "val", train=False), [1])
-    opened = mock.Mock(config=config.Config(data=data), temperature=None, step=None)
+    opened = mock.Mock(config=config.Config(data=data), classes="ab", temperature=None, step=None)
     opened.for_columns.return_value = opened
     found = mock.Mock(source=source, role=mock.Mock(split="val"), return_value={})
     monkeypatch.setattr(evaluation.loading, "load", lambda *_, **__: opened)
     for name in ("has_images", "require_images"):
         monkeypatch.setattr(evaluation.loading, name, lambda *_: True)
     monkeypatch.setattr(evaluation, "open_evaluation", lambda *_, **__: found)
-    caplog.set_level("INFO", "vit_jax")
-    evaluation.evaluate("run", {})
-    embedding._source(opened, None, "images")
     line = f"data.root={root}: not used: 1 .heic (a format that is not read; save as .png)"
-    assert caplog.messages == [line, line]
+    for look in (
+        lambda: evaluation.evaluate("run", {}),
+        lambda: embedding._source(opened, None, "images"),
+        lambda: next(prediction.read_examples(opened, 1)),
+    ):
+        with pytest.warns(AssumptionWarning) as said:
+            look()
+        assert [str(one.message) for one in said] == [line]
 
 
 @pytest.mark.parametrize(

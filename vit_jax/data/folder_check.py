@@ -21,7 +21,7 @@ from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder, Skipped, shown
 from vit_jax.data.source import DataError, Source
 from vit_jax.data.tar_source import Tars
-from vit_jax.runtime.logs import log
+from vit_jax.runtime.logs import warn_of_assumptions
 
 Files = Folder | CsvImages | Tars
 
@@ -124,10 +124,10 @@ def _other_splits(data: config.Data, opened: Iterable[str], files: Files) -> str
     return ", ".join(parts)
 
 
-def log_left_out(data: config.Data, *sources: Source) -> None:
-    """Logs a line about what is left out of sources that no run has checked."""
+def warn_of_left_out(data: config.Data, *sources: Source) -> None:
+    """Says what is left out of sources that no run has checked."""
     if skipped := left_out(sources):
-        log.info("data.root=%s: not used: %s", shown(str(data.root)), skipped)
+        warn_of_assumptions(f"data.root={shown(str(data.root))}", [f"not used: {skipped}"])
 
 
 def _shared(opened: list[tuple[str, Files]]) -> list[str]:

@@ -572,7 +572,7 @@ class Loose:
         if not self._paths:
             raise ConfigError(skipped.no_images(named))
         if left_out:
-            log.info("%s: %d images; not used: %s", named, len(self._paths), left_out)
+            warn_of_assumptions(named, [f"{len(self._paths)} images; not used: {left_out}"])
         names = sorted({pathlib.PurePosixPath(path).parent.name for path in self._paths})
         found = class_matching.find_outputs(self.classes, names, in_order=False)
         warn_of_assumptions(named, found.notes)

@@ -148,7 +148,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
                 raise DataError(f"{key}={OWN}: needs labels: {why}") from error
             # With labels, whoever opened the run's splits has said it.
             if not cfg.needs_labels and (skipped := folder_check.left_out(pair)):
-                logs.log.info("%s=%s: not used: %s", key, OWN, skipped)
+                logs.warn_of_assumptions(f"{key}={OWN}", [f"not used: {skipped}"])
             if not cfg.needs_labels and cfg.data.holdout:
                 _warn_of_trained(cfg.data, pair[1], f"{key}={OWN}")
             yield name, pair

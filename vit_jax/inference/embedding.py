@@ -241,7 +241,7 @@ def _source(
                 )  # fmt: skip
             else:
                 source = labeled
-    folder_check.log_left_out(data, source)
+    folder_check.warn_of_left_out(data, source)
     return source
 
 

@@ -98,7 +98,7 @@ def evaluate(
             unmeasured = [nothing] if cfg.measured else split_roles.notes(cfg, 1)
             raise ConfigError(f"{reference}: {unmeasured[0]}")
         if evaluation.source is not None:
-            folder_check.log_left_out(cfg.data, evaluation.source)
+            folder_check.warn_of_left_out(cfg.data, evaluation.source)
         results: dict[str, Any] = {} if opened.step is None else {"step": opened.step}
         if folder is not None and (evaluation.source is None or not cfg.needs_labels):
             raise ConfigError(f"--output={folder}: needs a split with labels that the head knows")

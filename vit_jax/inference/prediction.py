@@ -9,7 +9,16 @@ import numpy as np
 
 from vit_jax import config
 from vit_jax.config import checks
-from vit_jax.data import bucket, class_matching, decoding, folders, sampling, sources, split_roles
+from vit_jax.data import (
+    bucket,
+    class_matching,
+    decoding,
+    folder_check,
+    folders,
+    sampling,
+    sources,
+    split_roles,
+)
 from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
 from vit_jax.inference import loaded_model, loading
@@ -94,7 +103,7 @@ def list_files(
             if not inside:
                 raise config.ConfigError(skipped.no_images(name))
             if left_out:
-                logs.log.info("%s: %d images; not used: %s", name, len(inside), left_out)
+                logs.warn_of_assumptions(name, [f"{len(inside)} images; not used: {left_out}"])
             found += inside
         elif not path.exists():
             raise config.ConfigError(f"{name}: no such file or folder")
@@ -131,6 +140,7 @@ def read_examples(
     source = sources.open_source(
         cfg.data, cfg.data.eval_split, num_classes=drawn_from, labels=cfg.needs_labels
     )
+    folder_check.warn_of_left_out(cfg.data, source)
     names = source.classes
     if not cfg.data.targets:
         where = f"data.eval_split={cfg.data.eval_split}"

@@ -55,6 +55,21 @@ def setup() -> None:
     logging.getLogger("absl").setLevel(logging.ERROR)
 
 
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Logs to standard error as commands do, unless the program has set a level for messages."""
+    if log.level != logging.NOTSET or log.isEnabledFor(logging.INFO):
+        yield
+        return
+    before = log.handlers, log.propagate
+    setup()
+    try:
+        yield
+    finally:
+        log.handlers, log.propagate = before
+        log.setLevel(logging.NOTSET)
+
+
 # Once per file, whichever lines of a program load it; filters of the user come before this one.
 warnings.filterwarnings("once", category=AssumptionWarning, append=True)
 

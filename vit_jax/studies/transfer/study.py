@@ -14,6 +14,7 @@ from typing import Any
 from vit_jax import config
 from vit_jax.checkpoints import record as checkpoint_records
 from vit_jax.config import ConfigError
+from vit_jax.runtime import logs
 from vit_jax.studies import processes, report
 from vit_jax.studies.cells import Cell
 from vit_jax.studies.devices import Environment, shares
@@ -83,7 +84,8 @@ def transfer(
             seeds=seeds,
             tiny=smoke,
         )
-    return perform(plan, storage.given_path("workdir", workdir), shares(parallel))
+    with logs.shown():
+        return perform(plan, storage.given_path("workdir", workdir), shares(parallel))
 
 
 def perform(
