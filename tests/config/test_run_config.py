@@ -213,6 +213,12 @@ def test_a_config_at_another_size_shows_as_much_of_an_image(given, box):
     options = {f"data.{key}": value for key, value in given.items()}
     found = api.get_config("vtab/ViT-H_14-jft-caltech101", {"model.patch_size": "2"} | options)
     assert found.data.before_crop == (box, box)
+    # A Config of Python's, and one that a catalog derives.
+    whole = api.get_config("vtab/ViT-H_14-jft-caltech101", {"model.patch_size": "2"})
+    again = run_config.config_from_values(config.to_dict(whole), options)
+    derived = catalog.derive("vtab/ViT-H_14-jft-caltech101", options).to_dict()
+    assert again.data == found.data
+    assert config.build(derived).data.before_crop == (box, box)
 
 
 def test_data_in_a_bucket_keep_their_address():

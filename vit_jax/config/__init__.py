@@ -249,29 +249,25 @@ def _whole(value: object) -> int | None:
 
 
 def override(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested `values` with texts or values at dotted keys, such as `optimizer.lr`."""
-    check_overrides(assignments)
-    with _plugins_named(values.get(PLUGINS)):
-        return _options.override(Config, values, assignments)
-
-
-def with_same_view(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested `values` of a config or a trained model, before `assignments` as of `override`.
+    """Nested `values` with texts or values at dotted keys, such as `optimizer.lr`.
 
     At another `data.image_size` a crop shows as much of an image: `data.resize_to` changes too,
     unless that is assigned, or `data.crop_pct`, which stands for the same.
     """
-    data = values.get("data")
-    if not isinstance(data, Mapping):  # set nowhere, or refused later
-        return dict(values)
-    data = dict(data)
+    check_overrides(assignments)
+    with _plugins_named(values.get(PLUGINS)):
+        found = _options.override(Config, values, assignments)
+    data = found.get("data")
+    if not isinstance(data, dict):  # refused later
+        return found
     for one, other in (("resize_to", "crop_pct"), ("crop_pct", "resize_to")):
         if f"data.{one}" in assignments and f"data.{other}" not in assignments:
             data.pop(other, None)
-    if "data.image_size" in assignments and data.get("resize_to") is not None:
-        old, new = (build(v).data.image_size for v in (values, override(values, assignments)))
+    scales = "data.image_size" in assignments and "data.resize_to" not in assignments
+    if scales and data.get("resize_to") is not None:
+        old, new = (build(nested).data.image_size for nested in (values, found))
         data["resize_to"] = round(data["resize_to"] * max(new) / max(old))
-    return {**values, "data": data}
+    return found
 
 
 def fields(config: Config | None = None) -> Iterator[tuple[str, dataclasses.Field[Any], Any]]:

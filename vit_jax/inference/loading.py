@@ -236,7 +236,7 @@ def _resized_from(
 
     They differ where positions are resized to another `data.image_size`.
     """
-    cfg = run_config.config_from_values(config.with_same_view(values, overrides), overrides)
+    cfg = run_config.config_from_values(values, overrides)
     kept = cfg.data.holdout and "data.holdout" not in overrides
     # The images of another folder may all be there to be measured.
     if kept and cfg.data.root != values["data"].get("root"):

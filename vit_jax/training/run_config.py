@@ -35,9 +35,9 @@ def resolve(
 
 
 def named_values(reference: str, overrides: Mapping[str, object]) -> dict[str, Any]:
-    """Nested options of a catalog name or file, without those that `overrides` make void.
+    """Nested options of a catalog name or file; raises ConfigError.
 
-    Raises ConfigError.
+    Where `overrides` name other data, they lack the splits of their own.
     """
     values = catalog.load_values(reference)
     own, source = values.get("data"), overrides.get("data.source")
@@ -45,7 +45,7 @@ def named_values(reference: str, overrides: Mapping[str, object]) -> dict[str, A
         # Its splits belong to other data, which may have had no validation split.
         splits = ("train_split", "eval_split", "test_split")
         values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
-    return config.with_same_view(values, overrides)
+    return values
 
 
 def config_from_values(

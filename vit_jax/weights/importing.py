@@ -212,7 +212,6 @@ def _override(spec: mapping.ModelSpec, overrides: Mapping[str, str]) -> mapping.
         token, pooling = models.has_class_token(spec.model), overrides["model.pooling"]
         own = models.default_class_token(pooling)
         values["model"]["class_token"] = None if token == own else token
-    values = config.with_same_view(values, overrides)
     cfg = config.build(config.override(values, overrides))
     return dataclasses.replace(spec, model=models.complete(cfg.model), data=cfg.data)
 
