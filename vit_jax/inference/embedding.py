@@ -208,7 +208,6 @@ class PendingRows:
             logs.log.info("%d of %d images", self._done, len(self._source))
 
     def _append(self, values: np.ndarray, labels: np.ndarray) -> None:
-        """Writes the features and labels of the next images."""
         names = [self._source.name(self._done + row) for row in range(len(values))]
         self._write_rows(values, [messages.printable(name) for name in names], labels)
         self._done += len(values)

@@ -112,7 +112,6 @@ def create_program(
 
 
 def _check_size(loaded: loaded_model.LoadedModel, options: ExportOptions) -> None:
-    """Raises ConfigError unless the parameters fit into a program file."""
     cfg = loaded.config
 
     def stored(dtype: str) -> int:

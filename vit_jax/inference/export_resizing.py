@@ -69,7 +69,6 @@ def _shown(axis: _Axis) -> jax.Array:
 
 
 def _axes(height: jax.Array, width: jax.Array, data: config.Data) -> tuple[_Axis, _Axis]:
-    """The resize of both axes for images of this size."""
     resize, *crop = transforms.eval_transforms(data)
     kept, resized = _resized(resize, height, width)
     even = any(isinstance(one, transforms.CentralCrop) and one.rounding == "even" for one in crop)

@@ -491,7 +491,6 @@ def _features(
 def _outputs(
     model: models.Classifier, data: config.Data, params: models.Params, batch: runner.Batch
 ) -> tuple[jax.Array]:
-    """The head's outputs, (B, K) float32."""
     return (normalization.apply_to_pixels(model, data, params, batch)[0],)
 
 

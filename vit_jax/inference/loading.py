@@ -503,7 +503,6 @@ def adapter_base(cfg: config.Config, classes: Sequence[str]) -> AdapterBase:
 
 
 def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_model.LoadedModel:
-    """The model of an adapter folder on its base."""
     fields = adapter_file.read_fields(path)
     final, cfg = _resized_from(fields["config"], overrides)
     classes = tuple(map(str, fields["classes"]))
@@ -533,7 +532,6 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
 
 
 def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) -> config.Config:
-    """A config for weights that come without one."""
     # A batch has to divide over the devices.
     rows = max(EVALUATION_BATCH // jax.device_count(), 1) * jax.device_count()
     # Such a file names no images. The default, the digits, are gray or RGB.

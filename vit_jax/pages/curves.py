@@ -101,7 +101,6 @@ def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
 
 
 def _logarithmic(axes: Axes, values: Sequence[float]) -> None:
-    """Makes y logarithmic, with round ticks in plain decimals."""
     if not values:
         return
     scale = charts.Axis(values, log=True, zero=False)

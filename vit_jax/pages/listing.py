@@ -220,7 +220,6 @@ def notes(about: catalog.About) -> Iterator[str]:
 
 
 def _cells(entry: ConfigEntry) -> dict[str, str]:
-    """An entry's table cells by column."""
     cfg, about = entry.cfg, entry.about
     tables = (re.sub("^figure ", "fig", table) for table in sorted(about.tables, key=_order))
     return {

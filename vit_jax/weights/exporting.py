@@ -195,7 +195,6 @@ def _head_metadata(spec: mapping.ModelSpec, suffix: str) -> dict[str, str]:
 
 
 def _check_encoder(model: config.Model, title: str, family: Family) -> None:
-    """Raises WeightsError for options that no other project supports."""
     if model.position == "relative":
         refuse(model, "position", f"{title} has no equivalent")
     if models.find_architecture(model).weights == "bit":

@@ -61,8 +61,6 @@ def open_arrays(file: File) -> dict[str, MsgpackArray]:
 
 
 class _Walker:
-    """Walks through a file, from one header to the next."""
-
     def __init__(self, file: File) -> None:
         self._file = file
         self._entries = 0

@@ -293,7 +293,6 @@ def _open_request(one: _CachedFile, here: int, state: dict[str, Any]) -> http.cl
 
 
 def _token() -> str:
-    """The token of the Hugging Face Hub, empty without one; raises WeightsError."""
     token = os.environ.get("HF_TOKEN", "").strip()
     if not re.fullmatch(r"[\w\-.]*", token, re.ASCII):  # which an error of a header would print
         raise WeightsError("HF_TOKEN: is not a token: it has letters, digits, - and _ only")
@@ -335,7 +334,6 @@ def _length(response: http.client.HTTPResponse) -> int | None:
 
 
 def _check_size(one: _CachedFile, total: int | None, start: int) -> None:
-    """Raises WeightsError for a file above the limit, the free space or its published size."""
     if total is None:
         return
     shown, free = one.shown, shutil.disk_usage(one.path.parent).free

@@ -204,7 +204,6 @@ def _at(path: pathlib.Path, error: config.UserError) -> WeightsError:
 
 
 def _override(spec: mapping.ModelSpec, overrides: Mapping[str, str]) -> mapping.ModelSpec:
-    """The description with the options that the user sets."""
     if not overrides:
         return spec
     values = config.to_dict(config.Config(model=spec.model, data=spec.data))
@@ -274,7 +273,6 @@ def _with_heads(
 
 
 def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
-    """The arrays of a file or folder, and the JSON files next to them."""
     if path.is_dir():
         folder = path
         file = next((folder / n for n in WHOLE if (folder / n).is_file()), None)
@@ -306,7 +304,6 @@ def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
 
 
 def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, Files]:
-    """The weights below an adapter folder of PEFT, with the adapter added."""
     below = peft_files.base(folder, given)
     if peft_files.recognizes(below):
         raise WeightsError(f"{below}: is an adapter too; name the weights below it")

@@ -82,7 +82,6 @@ def _holds_arrays(folder: pathlib.Path) -> bool:
 
 
 def _folders(folder: pathlib.Path) -> Iterator[tuple[str, str]]:
-    """The folders of arrays in a folder, each with its driver."""
     for one in itertools.islice(folder.iterdir(), MAX_ENTRIES):
         for file, driver in DRIVERS.items():
             if (one / file).is_file():

@@ -206,7 +206,6 @@ def _check_names(names: Iterable[str]) -> None:
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """The first name that occurs more than once."""
     return next((name for name, n in collections.Counter(names).items() if n > 1), None)
 
 

@@ -122,7 +122,6 @@ def examine(
 
 
 def _add(found: Examination, number: int, kind: str, reason: str) -> None:
-    """Adds a finding about an image."""
     finding = Finding(found.listing.paths[number], kind, reason)
     found.findings[kind].append((number, finding))
 
@@ -184,7 +183,6 @@ def _add_conflicts(found: Examination, group: list[int]) -> None:
 
 
 def _add_outliers(found: Examination, single: np.ndarray) -> None:
-    """Images far from their nearest neighbors in features."""
     if len(single) <= 2 * NEIGHBORS:
         found.notes.append(f"outliers need more than {2 * NEIGHBORS} different pictures")
         return
@@ -199,7 +197,6 @@ def _add_outliers(found: Examination, single: np.ndarray) -> None:
 
 
 def _add_labels(found: Examination, single: np.ndarray) -> None:
-    """Likely label errors, by the probe's judgment of images."""
     listing, label = found.listing, found.listing.label
     single = single[label[single] >= 0]
     # Each fold of the probe needs an image of every class.

@@ -175,8 +175,6 @@ def _classes(found: e.Examination) -> Table:
 
 
 class _Pictures:
-    """Draws images of the folder."""
-
     def __init__(self, found: e.Examination, data: config.Data) -> None:
         self._found, self._data = found, data
 

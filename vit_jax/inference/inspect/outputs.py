@@ -373,7 +373,6 @@ def _saliency(subject: Subject) -> Answer:
 
 
 def _areas(explained: saliency.Explanation, name: str) -> str:
-    """The text under a map."""
     if explained.maps[name].max() <= 0:
         return "nothing supports it"
     deletion, insertion = explained.curves[name].areas

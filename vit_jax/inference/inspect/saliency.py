@@ -287,13 +287,10 @@ _tap.defvjp(
 
 
 class _Tapped(nnx.Module):
-    """A module whose output has a tap."""
-
     def __init__(self, inner: Callable[[jax.Array], jax.Array], slot: jax.Array) -> None:
         self.inner, self.slot = inner, nnx.Param(slot)
 
     def __call__(self, *given: Any, **named: Any) -> jax.Array:
-        """The output of the module."""
         return _tap(self.inner(*given, **named), self.slot[...])
 
 
@@ -365,13 +362,10 @@ def _last_map(model: models.Classifier, params: models.Params) -> list[str]:
 
 
 class _Noted(nnx.Module):
-    """A module that notes the shape of its output."""
-
     def __init__(self, inner: Callable[..., jax.Array], note: Callable[[Any], None]) -> None:
         self.inner, self.note = inner, note
 
     def __call__(self, *given: Any, **named: Any) -> jax.Array:
-        """The output of the module."""
         found = self.inner(*given, **named)
         self.note(getattr(found, "shape", ()))
         return found

@@ -131,7 +131,6 @@ class Viewer:
 
     @functools.cached_property
     def _mapped(self) -> bool:
-        """Whether there are maps of classes."""
         model = self.opened.config.model
         return models.find_architecture(model).lacks(model, "saliency") is None
 

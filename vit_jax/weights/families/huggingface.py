@@ -428,12 +428,10 @@ def _view(given: Fields, size: Size) -> dict[str, Any] | None:
 
 
 def _keys(size: object) -> tuple[str, ...]:
-    """The keys of a size that are not null."""
     return tuple(k for k, v in size.items() if v is not None) if isinstance(size, dict) else ()
 
 
 def _normalization(given: Fields, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of pixels from 0 to 1."""
     mean, std = (0.0,), (1.0,)
     if given.get("do_normalize", True):
         mean, std = (json_fields.reals(given, key) for key in ("image_mean", "image_std"))

@@ -335,7 +335,6 @@ class TimmViT(timm.Timm):
         timm.check_arguments(given, self.fixed)
 
     def _pooling(self, arrays: ArraySpecs, given: Fields) -> tuple[str, Assumed]:
-        """The pooling and the assumptions made; raises WeightsError."""
         if "attn_pool.latent" in arrays:
             return "map", {}
         if "dist_token" in arrays:
