@@ -14,7 +14,7 @@ queries and keys, which changes no product of the two.
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,6 +66,9 @@ OF_LAYERS = ArrayLayout(
 class TimmEva(TimmViT):
     """Models of timm's Eva."""
 
+    usual_heads: ClassVar = HEADS
+    gated_heads: ClassVar = HEADS
+    packs: ClassVar = False
     side: int = 16  # rows and columns of patches of the images that its weights were trained on
     # Whether it may have attention pooling, which sees the class token too.
     pools: ClassVar[bool] = False
@@ -73,9 +76,6 @@ class TimmEva(TimmViT):
     @property
     def why(self) -> str:
         return f"as {self.title}'s; the file does not say"
-
-    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
-        return HEADS
 
     def _check_given(self, arrays: ArraySpecs, given: Fields) -> None:
         timm.check_arguments(given, self.fixed)
@@ -167,12 +167,6 @@ class TimmEva(TimmViT):
             "resnet_units": model.resnet_units is not None,
         }
 
-    def packed(self, model: config.Model) -> int:
-        return 1
-
-    def architecture(self, model: config.Model) -> str:
-        return self.written
-
     def arguments(self, model: config.Model) -> dict[str, Any]:
         return self.shared_arguments(model) | {
             "class_token": models.has_class_token(model),
@@ -255,11 +249,10 @@ class Eva02(TimmEva):
 class ColumnsFirst(TimmEva):
     """Perception Encoder without pooling, and RoPE-ViT: keys have biases, columns turn first."""
 
+    usual_heads: ClassVar = {1536: 16}
+    gated_heads: ClassVar = usual_heads
     span: str = "separate"  # `model.rotary_span`
     offset: float = 0.0  # `model.rotary_offset`
-
-    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
-        return {1536: 16}
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         arguments = json_fields.section(given, "model_args")

@@ -189,6 +189,10 @@ NAMES = (
 class TimmViT(timm.Timm):
     """A kind of ViT: what arrays do not show of it is in the attributes."""
 
+    # Numbers of heads by width, where heads are not 64 wide: with a plain MLP, and with SwiGLU.
+    usual_heads: ClassVar[Mapping[int, int]] = HEADS
+    gated_heads: ClassVar[Mapping[int, int]] = HEADS | GATED_HEADS
+    packs: ClassVar[bool] = True  # whether an export has SwiGLU and its gate in one array
     title: str  # its name in messages
     names: str  # a pattern of its architectures in timm
     # Whether a file that names no architecture is one, by its arrays.
@@ -237,7 +241,8 @@ class TimmViT(timm.Timm):
         )
         # Learned frequencies are (axes, layers, heads, d/2).
         told = array_shape(arrays, FREQUENCIES, 4)[2] if FREQUENCIES in arrays else hints.heads
-        heads, assumed = read_heads(given, width, told, self.usual_heads(gated=gated))
+        usual = self.gated_heads if gated else self.usual_heads
+        heads, assumed = read_heads(given, width, told, usual)
         more, unsaid = self.options(arrays, given)
         assumed |= unsaid
         pooling, unsaid = self._pooling(arrays, given)
@@ -300,10 +305,6 @@ class TimmViT(timm.Timm):
     def why(self) -> str:
         """Why an option that neither arrays nor config.json give is assumed."""
         return "timm's default; the file does not say"
-
-    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
-        """Numbers of heads by width, where heads are not 64 wide."""
-        return HEADS | GATED_HEADS if gated else HEADS
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         """Further options of the model, and the assumptions made."""
@@ -417,7 +418,8 @@ class TimmViT(timm.Timm):
                 f"model.pooling={model.pooling} model.pooled_layers={model.pooled_layers}"
             )
         name = self.architecture(model)
-        width, hidden = model.width or 0, (model.mlp_dim or 0) * self.packed(model)
+        width, hidden = model.width or 0, model.mlp_dim or 0
+        hidden *= 2 if self.packs and model.mlp == "swiglu" else 1
         pooling = {"distilled": "token"} | {value: key for key, value in POOLING.items()}
         pool = pooling[model.pooling]
         patch = model.patch_size or (1, 1)
@@ -442,10 +444,6 @@ class TimmViT(timm.Timm):
                 spec, name, pool, arguments, first=first, classifier=last
             )
         }
-
-    def packed(self, model: config.Model) -> int:
-        """The kernels of an MLP's first layer that are stored in one array."""
-        return 2 if model.mlp == "swiglu" else 1
 
     def architecture(self, model: config.Model) -> str:
         """The name of an architecture whose arguments give this model; raises WeightsError."""
@@ -656,9 +654,9 @@ class Aimv2(TimmViT):
     """AIMv2: RMSNorm, SwiGLU, no biases, and a norm of patches before positions are added."""
 
     norms = ("rms",)
-
-    def usual_heads(self, *, gated: bool) -> Mapping[int, int]:
-        return {width: width // 128 for width in (1024, 1536, 2048, 3072)}
+    usual_heads: ClassVar = {width: width // 128 for width in (1024, 1536, 2048, 3072)}
+    gated_heads: ClassVar = usual_heads
+    packs: ClassVar = False
 
     def options(self, arrays: ArraySpecs, given: Fields) -> tuple[dict[str, Any], Assumed]:
         return {"norm": "rms"}, {} if "architecture" in given else {"model.norm": self.why}
@@ -677,9 +675,6 @@ class Aimv2(TimmViT):
         wrong |= set_otherwise(model, "distillation", "resnet_units")
         refuse_options(model, wrong, "timm's AIMv2, which alone has model.norm=rms there,")
         super().validate_spec(spec)
-
-    def packed(self, model: config.Model) -> int:
-        return 1
 
 
 DECODER_BLOCK, DECODED = "decoder_blocks.{layer}", f"{OBJECTIVE}/encoder"
