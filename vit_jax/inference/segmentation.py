@@ -122,13 +122,13 @@ def measure(
     train, test = (find_images(folder, split) for split in splits)
     opened = loading.load(checkpoint, overrides, step=step)
     model, data = opened.config.model, opened.config.data
-    size = tuple(data.image_size)
+    size = data.image_size
     # Whole images are its input, so that patches cover all pixels.
     data = dataclasses.replace(data, eval_crop="resize", resize_to=None, crop_pct=None)
     opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
     checks.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")
-    if variants.covered(model, size) != size:
+    if variants.covered(model, size) != tuple(size):
         raise ConfigError(
             f"data.image_size={size[0]}x{size[1]}: patches leave out pixels at the edge; set "
             "multiples of the patch size"

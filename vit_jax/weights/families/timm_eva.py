@@ -140,8 +140,9 @@ class TimmEva(TimmViT):
     def rules(self, arrays: ArraySpecs | None, spec: ModelSpec | None) -> Iterator[Rule]:
         swapped = None if spec is None else self.columns_first(spec.model)
         for rule in super().rules(arrays, spec):
-            turns = swapped is not None and TURNING.match(rule.target)
-            yield rule._replace(layout=_sorted(rule.layout, swapped=swapped)) if turns else rule
+            if swapped is not None and TURNING.match(rule.target):
+                rule = rule._replace(layout=_sorted(rule.layout, swapped=swapped))
+            yield rule
 
     def mlp_names(
         self, arrays: ArraySpecs | None, spec: ModelSpec | None
