@@ -542,11 +542,11 @@ def main() -> None:
         for arm in (MAE, DINO, CONTROL):
             print(f"{arm}, {labels:,} labels: {verdict(study, arm, labels)}")
     if args.figure is not None:
-        from vit_jax.pages import curves  # matplotlib is slow to import
+        from research import chart_files  # matplotlib is slow to import
 
         if not any(one.points for one in chart(study).series):
             parser.error("--figure: no cell of it is recorded")
-        curves.draw_chart(chart(study), args.figure)
+        chart_files.draw_chart(chart(study), args.figure)
 
 
 if __name__ == "__main__":

@@ -237,12 +237,12 @@ def write(
     study: FindingsStudy, output: pathlib.Path, command: str
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Writes Markdown with pictures, and HTML beside it; raises ConfigError where it cannot."""
-    from vit_jax.pages import curves  # matplotlib is slow to import
+    from research import chart_files  # matplotlib is slow to import
 
     page = output.with_suffix(".html")
     with storage.writing("--output", output):
         for name, one in drawn(study).items():
-            curves.draw_chart(one, output.parent / _picture(study, name))
+            chart_files.draw_chart(one, output.parent / _picture(study, name))
         html.write_page(document(study, command), page, output)
     return output, page
 

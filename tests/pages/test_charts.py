@@ -61,7 +61,7 @@ def test_there_is_no_half_step(steps, ticks):
     axis = charts.Axis(steps, log=False, zero=False)
     assert axis.ticks(6, whole=True) == ticks
     axes = Figure().subplots()
-    curves._draw_chart(
+    curves.draw_axes(
         axes, Chart(title="a", series=[Series(name="a", points=[(x, 1) for x in steps])])
     )
     assert all(tick.is_integer() for tick in axes.get_xticks())

@@ -3,7 +3,6 @@
 import json
 
 import cv2
-import pytest
 from matplotlib.figure import Figure
 
 from vit_jax.pages import curves
@@ -23,23 +22,12 @@ def test_charts_are_drawn_as_they_say():
         Series(name=str(k), points=[(1, 0.1), (10, 0.4)], color=k, marks=k == 0) for k in (0, 6)
     ]
     axes = Figure().subplots()
-    curves._draw_chart(axes, Chart(title="a", series=series, percent=True, ticks=[(1, "one")]))
+    curves.draw_axes(axes, Chart(title="a", series=series))
     colors = [container[0].get_color() for container in axes.containers]
     assert colors == [curves.COLORS[0], curves.COLORS[2]]
     assert axes.get_legend_handles_labels()[1] == ["0", "6"]
     assert (axes.get_title(), axes.get_xlabel()) == ("a", "step")
-    assert axes.yaxis.get_major_formatter()(0.25) == "25.0%"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["one"]
     axes = Figure().subplots()
-    curves._draw_chart(axes, Chart(title="a", series=series, log_y=True, log_x=True))
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    curves._draw_chart(Figure().subplots(), Chart(title="a", series=[], log_y=True))
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_several_series_have_a_legend(count, tmp_path, monkeypatch):
-    legends = []
-    monkeypatch.setattr(Figure, "legend", lambda self, **given: legends.append(given))
-    series = [Series(name=str(k), points=[(1, 0.1)], color=k) for k in range(count)]
-    curves.draw_chart(Chart(title="a", series=series), tmp_path / "a.png")
-    assert len(legends) == (count > 1)
+    curves.draw_axes(axes, Chart(title="a", series=series, log_y=True))
+    assert axes.get_yscale() == "log"
+    curves.draw_axes(Figure().subplots(), Chart(title="a", series=[], log_y=True))

@@ -1,4 +1,4 @@
-"""Charts as PNG, by matplotlib: the curves of a run, the figures of findings."""
+"""The curves of a run as a PNG, by matplotlib."""
 
 import io
 import pathlib
@@ -36,7 +36,7 @@ def draw_curves(
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = charts.run_charts(points, splits[:MOST_SPLITS])
     for axes, chart in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        _draw_chart(axes, chart)
+        draw_axes(axes, chart)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="best", frameon=False)
     # Encoded in memory, so that a reader never sees half a file.
@@ -47,22 +47,8 @@ def draw_curves(
     return output
 
 
-def draw_chart(chart: charts.Chart, output: pathlib.Path) -> None:
-    """Draws one chart with its error bars; raises OSError."""
-    figure = Figure(figsize=(6, 3.4), layout="constrained")
-    axes = figure.subplots()
-    _draw_chart(axes, chart)
-    if len(axes.get_legend_handles_labels()[0]) > 1:
-        # Outside: among points, its marks look like more of them.
-        figure.legend(loc="outside right upper", frameon=False)
-    encoded = io.BytesIO()
-    # Without matplotlib's version in it, a new one does not change the files of docs/.
-    figure.savefig(encoded, dpi=100, format="png", metadata={"Software": None})
-    output.parent.mkdir(parents=True, exist_ok=True)
-    storage.write_atomically(output, encoded.getvalue())
-
-
-def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
+def draw_axes(axes: Axes, chart: charts.Chart) -> None:
+    """Draws the series of a chart, their error bars and the scale of y."""
     for one in chart.drawn:
         x, y = zip(*one.points, strict=True)
         axes.errorbar(
@@ -76,26 +62,11 @@ def _draw_chart(axes: Axes, chart: charts.Chart) -> None:
         axes.xaxis.set_major_locator(
             ticker.MaxNLocator("auto", steps=(1, 2, 5, 10), integer=True, min_n_ticks=1)
         )
-    if chart.log_x:
-        # First: setting the scale replaces all locators and formatters.
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
-        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        # Matplotlib also labels minor ticks where an axis spans less than a decade or so.
-        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     if chart.log_y:
         _logarithmic(axes, [y for one in chart.drawn for _, y in one.points])
     if chart.zero:
         # Above 1, so that a mark at 100 % is not cut in half.
         axes.set_ylim(0, 1.02 if chart.percent else None)
-    elif chart.percent:
-        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=1))
-        axes.yaxis.set_major_locator(ticker.MaxNLocator(6, steps=(1, 2, 5, 10)))
-    if chart.ticks:
-        # Matplotlib warns of labels that are set without fixed ticks.
-        axes.xaxis.set_major_locator(ticker.FixedLocator([x for x, _ in chart.ticks]))
-        axes.set_xticklabels([name for _, name in chart.ticks])
-        axes.margins(x=0.12)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
