@@ -59,6 +59,7 @@ def train(
             for line in notes:
                 session.progress.say(line)
             start = resume.start(trainer, splits, teacher, manager, session, files, accept, like)
+            files.open(cfg)  # not of a resume that was refused
             teacher_params = teacher and teacher.put(mesh, cfg.mesh)
             del teacher  # its copy in host memory
             patience.resume(start.patience)

@@ -35,6 +35,7 @@ def measured(one, tmp_path, best, said):
     session = runs.session(tmp_path)
     session.progress.say = said.append
     with session.open_files(runs.configure()) as files:
+        files.open(runs.configure())
         saver = types.SimpleNamespace(best_step=lambda: best)
         return one(20, "the last parameters", saver, session, files)
 

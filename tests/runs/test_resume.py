@@ -262,8 +262,11 @@ def test_other_data_is_refused(finished, tmp_path, monkeypatch):
     from vit_jax.data import sources
 
     monkeypatch.setattr(sources.Digits, "fingerprint", lambda self: "0123456789abcdef")
+    kept = (finished / "config.json").read_text()
     with pytest.raises(config.ConfigError, match="0123456789abcdef.* not those this run started"):
-        train_loop.train(directory.reconcile(finished, None, {}), finished)
+        train_loop.train(directory.reconcile(finished, None, {"data.threads": "1"}), finished)
+    # Without the options that were refused, the same command resumes.
+    assert (finished / "config.json").read_text() == kept
 
 
 def test_empty_and_foreign_workdirs(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 import runs
 from vit_jax import config
-from vit_jax.runtime import run_files
+from vit_jax.runtime import logs, run_files
 from vit_jax.utils.errors import LeaseLost
 
 
@@ -36,11 +36,19 @@ def test_processes_but_the_first_have_no_files():
     assert files.done == []
 
 
-def test_the_config_of_a_run_is_there_once_its_files_are_open(tmp_path):
-    cfg = runs.configure(seed=7)
-    with runs.session(tmp_path).open_files(cfg):
-        stored = json.loads((tmp_path / "config.json").read_text())
-    assert config.build(stored) == cfg
+def test_the_config_of_a_run_is_kept_and_loggers_may_read_it(tmp_path, monkeypatch):
+    cfg, seen = runs.configure(seed=7), []
+
+    class Logger(logs.Metrics):
+        def __init__(self, folder, **options):
+            super().__init__(folder, **options)
+            seen.append(json.loads((folder / "config.json").read_text()))
+
+    monkeypatch.setattr(logs, "Metrics", Logger)
+    with runs.session(tmp_path).open_files(cfg) as files:
+        assert not (tmp_path / "config.json").exists()  # a resume may still be refused
+        files.open(cfg)
+    assert [config.build(stored) for stored in seen] == [cfg]
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -30,23 +30,22 @@ class RunFiles:
         phases: PhaseTimer,
         check_lease: Callable[[], None] = lambda: None,
     ) -> None:
-        """Writes config.json and opens the loggers; checks its lease before each write.
+        """Creates the directory; checks its lease before each write.
 
         Raises ConfigError if the directory cannot be written, NotWritten if the disk is full.
         """
         self.folder: pathlib.Path | None = None
         self._workdir, self._phases, self._check = workdir, phases, check_lease
         self._goodput: goodput.GoodputLog | None = None
+        self._metrics: logs.Metrics | None = None
         self._options = digest(json.dumps(config.to_dict(cfg), sort_keys=True).encode())
         if jax.process_index() != 0:
             return
-        _write_config(workdir, cfg)
+        with storage.writing("--workdir", workdir):
+            workdir.mkdir(parents=True, exist_ok=True)
         with storage.readable_errors(f"--workdir={workdir}"):
             self._mirror = storage.RemoteSync(workdir, check_lease)
         self.folder = self._mirror.folder
-        self._metrics = logs.Metrics(
-            self.folder, tensorboard=cfg.logging.tensorboard, loggers=cfg.logging.loggers
-        )
 
     def __enter__(self) -> "RunFiles":
         return self
@@ -57,15 +56,31 @@ class RunFiles:
         # Before the upload below: a restart reads sessions.json from the bucket.
         if self._goodput is not None and isinstance(error, Exception) and _from_state(error):
             self._goodput.failed()
-        if self.folder is not None:
+        if self.folder is None:
+            return
+        if self._metrics is not None:
             self._metrics.close()
-            # The directory is another process's then, and so are the objects of these names.
-            if not isinstance(error, LeaseLost):
-                self._mirror.bring(now=True)
+        # The directory is another process's then, and so are the objects of these names.
+        if not isinstance(error, LeaseLost):
+            self._mirror.bring(now=True)
+
+    def open(self, cfg: config.Config) -> None:
+        """Writes config.json and opens the loggers, which may read it.
+
+        A later command without options goes on with this config. Raises ConfigError if a file or
+        a logger cannot be opened, NotWritten if the disk is full.
+        """
+        if self.folder is not None:
+            with storage.writing("--workdir", self._workdir):
+                text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
+                storage.write_atomically(self._workdir / "config.json", text)
+            self._metrics = logs.Metrics(
+                self.folder, tensorboard=cfg.logging.tensorboard, loggers=cfg.logging.loggers
+            )
 
     def write(self, step: int, values: Mapping[str, float | str]) -> None:
         """Writes the numbers of a step; keys are `group/name`."""
-        if self.folder is not None:
+        if self._metrics is not None:
             if self.folder == self._workdir:  # else the mirror checks
                 self._check()
             self._metrics.write(step, values)
@@ -90,13 +105,6 @@ class RunFiles:
         assert self.folder is not None
         sessions = goodput.read_sessions(self.folder / goodput.FILE)
         return sorted(goodput.suspects(sessions, self._options))
-
-
-def _write_config(workdir: pathlib.Path, cfg: config.Config) -> None:
-    with storage.writing("--workdir", workdir):
-        workdir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(config.to_dict(cfg), indent=2) + "\n"
-        storage.write_atomically(workdir / "config.json", text)
 
 
 def _from_state(error: Exception) -> bool:
