@@ -15,6 +15,7 @@ from vit_jax import cli
 from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.inference import segmentation
+from vit_jax.utils.errors import AssumptionWarning
 
 GOOGLE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
@@ -65,6 +66,22 @@ def test_layouts(layout, tmp_path):
     nearest = np.abs(image[:, :, None].astype(int) - COLORS - 10).sum(-1).argmin(-1)
     assert (nearest[3:] == mask[3:]).mean() > (0.999 if lossless else 0.9)
     assert set(np.unique(mask[3:])) <= {0, 1, 2}
+
+
+def test_images_are_those_of_other_commands(tmp_path):
+    folder = tmp_path / "val"
+    for name in (
+        "images/b.BMP",
+        "images/x/a.tif",
+        "images/._b.BMP",
+        "masks/b.png",
+        "masks/x/a.png",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"")
+    with pytest.warns(AssumptionWarning, match="2 images; not used: 1 hidden"):
+        found = segmentation.find_images(tmp_path, "val")
+    assert [str(one.mask.relative_to(folder)) for one in found] == ["masks/b.png", "masks/x/a.png"]
 
 
 def test_patches_have_the_class_of_most_pixels():
@@ -225,7 +242,7 @@ def test_mistakes_are_one_line(tmp_path, capsys):
     native = said(f"--data={tmp_path / 'plain'}", "--config.data.aspect=native")
     assert "data.aspect=native: is for evaluate, embed and predict" in native
     assert "no such folder" in said(f"--data={tmp_path / 'none'}")
-    assert "holds no images" in said(f"--data={tmp_path / 'empty'}")
+    assert "images: no such folder" in said(f"--data={tmp_path / 'empty'}")
     assert "has no split val; there are train" in said(f"--data={tmp_path / 'voc'}")
     resnet = GOOGLE.with_name("bit_tiny_legacy.npz")
     assert "a ResNet has no tokens" in said(f"--data={tmp_path / 'plain'}", checkpoint=resnet)

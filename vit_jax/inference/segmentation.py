@@ -33,7 +33,7 @@ from vit_jax.config import ConfigError, checks
 from vit_jax.data import bucket, decoding, image_headers, tiff
 from vit_jax.evaluation import metrics, probe
 from vit_jax.evaluation.fewshot import Linear
-from vit_jax.inference import loaded_model, loading
+from vit_jax.inference import loaded_model, loading, prediction
 from vit_jax.inference.inspect import figures, measures
 from vit_jax.models import variants
 from vit_jax.runtime import logs
@@ -45,7 +45,6 @@ BATCH = 32  # images at a time
 SHOWN = 8  # test images in the figure
 CHANNELS = 128  # that OpenCV 5 resizes at once
 NO_CLASS = 255
-IMAGES = {".jpg", ".jpeg", ".png", ".webp"}
 # Pillow multiplies gray levels of 2 and 4 bits by these, so that the largest becomes 255.
 STRETCHED = {2: 85, 4: 17}
 
@@ -255,10 +254,12 @@ def _voc(root: pathlib.Path, split: str) -> list[LabeledImage]:
 
 
 def _beside(images: pathlib.Path, masks: pathlib.Path, *, offset: int) -> list[LabeledImage]:
-    files = sorted(path for path in images.glob("*") if path.suffix.lower() in IMAGES)
-    if not files:
-        raise ConfigError(f"{images}: holds no images; see `vit_jax segment --help` for layouts")
-    return [LabeledImage(path, masks / f"{path.stem}.png", offset) for path in files]
+    if not images.is_dir():
+        raise ConfigError(f"{images}: no such folder; see `vit_jax segment --help` for layouts")
+    return [
+        LabeledImage(path, masks / path.relative_to(images).with_suffix(".png"), offset)
+        for path in prediction.list_files(images)
+    ]
 
 
 def read_mask(one: LabeledImage, *, max_pixels: int) -> np.ndarray:
