@@ -5,7 +5,9 @@ import types
 import pytest
 
 from vit_jax import config
-from vit_jax.inference import prediction
+from vit_jax.data import sources
+from vit_jax.evaluation import task_sets
+from vit_jax.inference import embedding, prediction
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
@@ -59,3 +61,6 @@ def test_examples_of_random_pixels_have_the_classes_of_the_head():
     truths = {truth for _, _, truth in prediction.read_examples(loaded, 20)}
     assert truths <= set(loaded.classes)
     assert len(truths) > 3
+    own = sources.open_split(cfg, "test[:20]")
+    assert embedding._source(loaded, None, "").fingerprint() == own.fingerprint()
+    assert [one.classes for one in task_sets._own_splits(cfg)] == [own.classes] * 2

@@ -179,6 +179,15 @@ def open_split(cfg: config.Config, split: str, head: Sequence[str] | None = None
     )
 
 
+def open_unmatched(
+    cfg: config.Config, split: str, *, labels: bool = True, train: bool = False
+) -> Source:
+    """Opens a split with the classes of its data, however many outputs the head has."""
+    # Synthetic images are drawn for the classes of the model.
+    drawn = cfg.model.num_classes if cfg.data.source == "synthetic" else None
+    return open_source(cfg.data, split, num_classes=drawn, labels=labels, train=train)
+
+
 def open_task(task: Task, split: str, data_dir: str | None = None) -> "Tfds":
     """A split of a task that is prepared below TFDS's data_dir; raises like `open_source`.
 

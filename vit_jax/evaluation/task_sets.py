@@ -142,7 +142,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
     for name in config.get(cfg, key):
         if name == OWN:
             try:
-                pair = _own_splits(cfg.data, f"{key}={OWN}")
+                pair = _own_splits(cfg, f"{key}={OWN}")
             except DataError as error:  # of a run that has opened them without labels
                 why = str(error).partition(WITHOUT_LABELS)[0]
                 raise DataError(f"{key}={OWN}: needs labels: {why}") from error
@@ -153,7 +153,7 @@ def _open_pair_sources(cfg: config.Config, key: str) -> Iterator[tuple[str, tupl
                 _warn_of_trained(cfg.data, pair[1], f"{key}={OWN}")
             yield name, pair
         elif name == DIGITS:
-            yield name, _own_splits(config.Data(source="digits"))
+            yield name, _own_splits(config.Config(data=config.Data(source="digits")))
         else:
             # First the few-shot task of this name: of ImageNet it has 65,000 training images, not
             # all.
@@ -190,7 +190,8 @@ def _warn_of_trained(data: config.Data, test: Source, key: str) -> None:
         )  # fmt: skip
 
 
-def _own_splits(data: config.Data, key: str = DIGITS) -> tuple[Source, Source]:
+def _own_splits(cfg: config.Config, key: str = DIGITS) -> tuple[Source, Source]:
+    data = cfg.data
     if splits.overlap(data.train_split, data.eval_split):
         raise ConfigError(
             f"{key}: data.eval_split={data.eval_split} has images of "
@@ -198,7 +199,7 @@ def _own_splits(data: config.Data, key: str = DIGITS) -> tuple[Source, Source]:
             "data.eval_split to another split"
         )
     # The classes of training images are the head's; those of the other split are matched with them.
-    train = sources.open_source(data, data.train_split, train=True)
+    train = sources.open_unmatched(cfg, data.train_split, train=True)
     return train, sources.open_source(data, data.eval_split, head=train.classes)
 
 

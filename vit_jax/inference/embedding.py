@@ -216,13 +216,13 @@ class PendingRows:
 def _source(
     opened: loaded_model.LoadedModel, images: str | os.PathLike[str] | None, key: str
 ) -> sources.Source:
-    data = opened.config.data
+    cfg, data = opened.config, opened.config.data
     if images is not None:
         return folders.Loose(pathlib.Path(images), opened.classes, key)
-    source = sources.open_source(data, data.eval_split, labels=opened.config.needs_labels)
+    source = sources.open_unmatched(cfg, data.eval_split, labels=cfg.needs_labels)
     if not source.classes:  # of folders, lists and TFDS, which need none here, but may have some
         try:
-            labeled = sources.open_source(data, data.eval_split)
+            labeled = sources.open_unmatched(cfg, data.eval_split)
         except config.UserError as error:
             logs.log.info("no labels are written: %s", error)
         else:

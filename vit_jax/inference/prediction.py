@@ -135,11 +135,7 @@ def read_examples(
     """
     cfg = loaded.config
     checks.check_numbers(cfg)
-    # Synthetic images have as many classes as the model.
-    drawn_from = None if cfg.data.source != "synthetic" else cfg.model.num_classes
-    source = sources.open_source(
-        cfg.data, cfg.data.eval_split, num_classes=drawn_from, labels=cfg.needs_labels
-    )
+    source = sources.open_unmatched(cfg, cfg.data.eval_split, labels=cfg.needs_labels)
     folder_check.warn_of_left_out(cfg.data, source)
     names = source.classes
     if not cfg.data.targets:
