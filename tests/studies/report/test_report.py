@@ -145,6 +145,17 @@ def test_weights_alone_whose_config_cannot_be_read_are_noted(stored, problem, tm
     assert f"checkpoints: cannot be read ({problem}" in page.text
 
 
+def test_a_run_without_its_config_has_that_of_its_newest_checkpoint(tmp_path):
+    pages.write_run(tmp_path, name="mine", record=False)
+    file = tmp_path / "config.json"
+    pages.write_record(tmp_path, 25, config=json.loads(file.read_text()))
+    whole = run_data.read_run(tmp_path)
+    file.unlink()
+    found = run_data.read_run(tmp_path)
+    assert (found.cfg, found.steps) == (whole.cfg, whole.steps)
+    assert found.problems == ["config.json: is missing"]
+
+
 @pytest.mark.slow
 def test_every_cut_of_the_files_of_a_run_makes_a_page(tmp_path):
     pages.write_run(tmp_path, results=RESULTS)

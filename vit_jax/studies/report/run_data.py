@@ -259,12 +259,12 @@ def read_run(directory: pathlib.Path) -> StoredRun:
     found = _checkpoints(directory / "checkpoints", problems)
     cfg, lines = None, []
     # Converted weights have no config.json and no metrics, but the record of a checkpoint.
-    if "origin" in found["record"]:
-        with _noted("checkpoints", problems):
-            cfg = config.build(found["record"]["config"])
-    else:
+    if "origin" not in found["record"]:
         cfg = _config(directory / "config.json", problems)
         lines = _lines(directory / "metrics.jsonl", problems)
+    if cfg is None and found["record"]:
+        with _noted("checkpoints", problems):
+            cfg = config.build(found["record"]["config"])
     return StoredRun(directory=directory, cfg=cfg, lines=lines, problems=problems, **found)
 
 
