@@ -243,6 +243,13 @@ def test_values_of_a_search_are_such_or_texts():
         ),
         ({"evaluation.metrics": ("f1", "auroc")}, "set --config.evaluation.metrics for all"),
         ({"train.mixup": ("-1",)}, "train.mixup=-1"),
+        (
+            {
+                "optimizer.name": ("adafactor", "lion"),
+                "optimizer.weight_decay_rate": ("0.1", "0.2"),
+            },
+            "optimizer.weight_decay_rate=0.1: set optimizer.weight_decay, which is multiplied",
+        ),
         ({"train.mixup": "0,0.2"}, "--try=train.mixup=0,0.2: must be a list of values"),
         ({"train.mixup": 0.2}, "--try=train.mixup=0.2: must be a list of values"),
         ({"train.mixup": (0, "0")}, "--try=train.mixup=0,0: needs values, each once"),

@@ -33,8 +33,8 @@ def test_a_run_that_trains_on_is_no_beginning_of_all_cells(tmp_path, monkeypatch
     assert study._newest_step(str(source)) is study._newest_step("augreg/ViT-B_16") is None
     monkeypatch.setenv("HOME", str(tmp_path))
     with monkeypatch.context() as patch:
-        patch.setattr(study.checkpoint_records, "find_step", lambda folder: (36, ""))
-        assert study._newest_step("~/source") == 36
+        patch.setattr(study.loading, "find_checkpoint", lambda name: (name, 36, {}))
+        assert study._newest_step("~/source") == study._newest_step("~/source/checkpoints") == 36
     monkeypatch.setattr(study, "_newest_step", lambda name: steps[-1])
     plan = sweeps.plan()
     base = dataclasses.replace(plan.base, init_from=str(source))

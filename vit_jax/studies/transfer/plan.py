@@ -165,6 +165,7 @@ def create_plan(
         values = config.override(run_config.named_values(reference, given), setup)
         cfg = run_config.config_from_values(values, given, tiny=tiny)
         checks.check_fixed(cfg, "transfer")
+        checks.check_decay(cfg)
         return directory.as_in_weights(cfg, given)
 
     base = resolve({}, {})

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vit_jax import config
-from vit_jax.checkpoints import record as checkpoint_records
 from vit_jax.config import ConfigError
+from vit_jax.inference import loading
 from vit_jax.runtime import logs
 from vit_jax.studies import processes, report
 from vit_jax.studies.cells import Cell
@@ -282,7 +282,7 @@ class TransferStudy(Study):
                 raise ConfigError(
                     f"init_from={name}: is at step {step:,} now, and runs in {self.workdir} began "
                     f"with step {began:,}; choose another --workdir when it is done, or name one "
-                    f"checkpoint, {name}/checkpoints/{step:08d}"
+                    f"checkpoint, {name.removesuffix('/checkpoints')}/checkpoints/{step:08d}"
                 )
 
     def _check_same_plan(self) -> None:
@@ -315,10 +315,9 @@ class TransferStudy(Study):
 
 def _newest_step(name: str) -> int | None:
     """The step that `init_from` loads of a run directory; None for other weights."""
-    folder = storage.as_path(name) / "checkpoints"
     try:
         with storage.os_errors():
-            return checkpoint_records.find_step(folder)[0] if folder.is_dir() else None
+            return loading.find_checkpoint(name)[1] if loading.is_run(name) else None
     except (config.UserError, OSError):  # reported by the cell
         return None
 
