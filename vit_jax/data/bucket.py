@@ -12,11 +12,11 @@ import hashlib
 import json
 import logging
 import os
-import pathlib
 import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vit_jax import config
@@ -25,8 +25,6 @@ from vit_jax.runtime import logs
 from vit_jax.utils import limits, messages, storage
 from vit_jax.utils.errors import NO_ROOM, NotWritten
 from vit_jax.utils.messages import size_text
-
-Path = pathlib.Path
 
 # The package that reads a scheme, and the extra of vit_jax that installs it.
 SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "hf": ("huggingface_hub", "hf")}

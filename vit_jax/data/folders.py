@@ -7,8 +7,8 @@ import collections
 import dataclasses
 import hashlib
 import os
-import pathlib
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path, PurePath, PurePosixPath
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from vit_jax.utils.digests import digest
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")  # of `decoding`
 
 DEEPEST = 100  # folders within folders: `walk` recurses, and Python stops at 1,000 calls
-
-Path = pathlib.Path
 
 
 # Unsupported image formats: OpenCV has no decoder, or none that reports the size before allocating
@@ -53,7 +51,7 @@ class Skipped:
 
     def note(self, name: str) -> None:
         """Counts an unsupported file."""
-        self.ends[pathlib.PurePath(name).suffix.lower() or "without a suffix"] += 1
+        self.ends[PurePath(name).suffix.lower() or "without a suffix"] += 1
 
     def note_loose(self, path: str) -> None:
         """Counts an image outside of class folders."""
@@ -409,7 +407,7 @@ def _refuse_packed(root: Path) -> None:
     for folder in (root, *(root / name for name in _folders(root))):
         for entry in _scan(folder):
             if entry.name.lower().endswith((".parquet", ".arrow", ".tar")):
-                kind = pathlib.PurePath(entry.name).suffix.lower()[1:]
+                kind = PurePath(entry.name).suffix.lower()[1:]
                 raise DataError(
                     f"data.root={root}: {shown(entry.name)} is no folder of images; "
                     f"data.source={kind} reads it"
@@ -560,7 +558,7 @@ class Loose:
     folder is called by, as `class_matching` finds it, else UNKNOWN.
     """
 
-    def __init__(self, root: pathlib.Path, classes: Sequence[str], key: str) -> None:
+    def __init__(self, root: Path, classes: Sequence[str], key: str) -> None:
         """Lists the files; raises ConfigError or DataError, which start with `key`."""
         if not root.is_dir():
             what = "not a folder" if root.exists() else "no such folder"
@@ -573,7 +571,7 @@ class Loose:
             raise ConfigError(skipped.no_images(named))
         if left_out:
             warn_of_assumptions(named, [f"{len(self._paths)} images; not used: {left_out}"])
-        names = sorted({pathlib.PurePosixPath(path).parent.name for path in self._paths})
+        names = sorted({PurePosixPath(path).parent.name for path in self._paths})
         found = class_matching.find_outputs(self.classes, names, in_order=False)
         warn_of_assumptions(named, found.notes)
         labels = zip(names, found.outputs, strict=True)
@@ -583,7 +581,7 @@ class Loose:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> Record:
-        path = pathlib.PurePosixPath(self._paths[index])
+        path = PurePosixPath(self._paths[index])
         return Record(
             decoding.read_file(self._root / path), self._labels.get(path.parent.name, UNKNOWN)
         )

@@ -1,9 +1,9 @@
 """Images in tars, Parquet files and Arrow files as sources, read where they are."""
 
 import functools
-import pathlib
 import threading
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from vit_jax import config
 from vit_jax.data import folders, splits
@@ -18,8 +18,6 @@ from vit_jax.utils.digests import digest
 FORMAT = "3"  # of a listing
 PACKED = (".tar.gz", ".tgz", ".zip")  # archives that are not read in a folder
 MOST_OPEN = 4  # tars of a thread; 16 threads read each split, and a process may have 1,024 files
-
-Path = pathlib.Path
 
 
 class Tars:

@@ -6,13 +6,13 @@ names the archive and the bound.
 
 import io
 import os
-import pathlib
 import stat
 import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from vit_jax.data import decoding, folders
@@ -20,8 +20,6 @@ from vit_jax.data.decoding import BadImage
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
 from vit_jax.utils.storage import reason
-
-Path = pathlib.Path
 
 BLOCK = 512  # of a tar
 DEEPEST = 4  # nesting depth of tars; ImageNet's official ones are nested once
@@ -355,7 +353,7 @@ class Reader:
                 file, info = self._member(found)
                 stream = file.open(info)
             else:
-                stream = Path(found.container).open("rb")
+                stream = Path(found.container).open("rb")  # noqa: SIM115 (closed below)
             with stream:
                 if found.offset >= 0:
                     stream.seek(found.offset)

@@ -6,9 +6,9 @@ alone.
 
 import contextlib
 import itertools
-import pathlib
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,6 @@ from vit_jax.data.prepare import parquet
 from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.source import DataError
 from vit_jax.utils.storage import reason
-
-Path = pathlib.Path
 
 FILE = b"ARROW1\0\0"  # the start of a file with random access: a stream and a list follow
 # Fields in tables of Message.fbs, by number.

@@ -7,9 +7,9 @@ import io
 import itertools
 import json
 import os
-import pathlib
 import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -21,8 +21,6 @@ from vit_jax.data.source import DataError
 from vit_jax.runtime.logs import log
 from vit_jax.utils import storage
 from vit_jax.utils.messages import size_text
-
-Path = pathlib.Path
 
 MEMBERS = 64  # files of one example of a webdataset, at most
 LABEL = 2**16  # bytes of a label

@@ -5,11 +5,11 @@ import functools
 import hashlib
 import json
 import os
-import pathlib
 import re
 import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -34,8 +34,6 @@ from vit_jax.data.splits import Split
 from vit_jax.data.tasks import Task
 from vit_jax.utils import storage
 from vit_jax.utils.messages import size_text
-
-Path = pathlib.Path
 
 VERSION = "1.0.0"
 PRINTS, ROWS = "prints.npy", "rows"

@@ -2,9 +2,9 @@
 
 import contextlib
 import json
-import pathlib
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,8 +14,6 @@ from vit_jax.data import splits
 from vit_jax.data.prepare import parquet_headers
 from vit_jax.data.source import WITHOUT_LABELS, DataError
 from vit_jax.utils.storage import reason
-
-Path = pathlib.Path
 
 KINDS = ("parquet", "arrow")  # of files with rows of images, by what their names end in
 CACHE = "cache-"  # the start of the names of files that `datasets` keeps beside saved ones

@@ -4,17 +4,15 @@ Arrow's own objects for that end the process on some damaged files.
 """
 
 import collections
-import pathlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from vit_jax.data.source import DataError
-
-Path = pathlib.Path
 
 LARGEST = 2**33  # bytes of a row group
 # 30 kB of zeros can unpack to all of LARGEST.

@@ -8,10 +8,10 @@ import bisect
 import collections
 import contextlib
 import os
-import pathlib
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +25,6 @@ from vit_jax.data.prepare.archives import FileEntry
 from vit_jax.data.prepare.parquet_headers import DATA, DATA_2, DICTIONARY, Column, Page
 from vit_jax.data.source import DataError
 from vit_jax.utils.storage import reason
-
-Path = pathlib.Path
 
 CODECS = {0: "", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 UNREAD = {3: "LZO", 5: "Hadoop's LZ4"}

@@ -2,8 +2,8 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from vit_jax import config
 from vit_jax.data import availability, bucket
@@ -11,8 +11,6 @@ from vit_jax.data.prepare import dedup, staging
 from vit_jax.data.source import DataError
 from vit_jax.utils import messages, storage
 from vit_jax.utils.messages import size_text
-
-Path = pathlib.Path
 
 CACHE_SIZE = 100  # GB
 

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,8 +18,6 @@ from vit_jax.data import tfds_metadata
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
 from vit_jax.utils.storage import reason
-
-Path = pathlib.Path
 
 # One record per chunk, for random access; riegeli stores and checks a hash of every chunk.
 # Uncompressed, as JPEG does not get smaller.

@@ -5,10 +5,10 @@ import dataclasses
 import functools
 import hashlib
 import json
-import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,6 @@ from vit_jax.data.prepare.shards import SHARD_BYTES, ShardResult
 from vit_jax.data.source import DataError
 from vit_jax.data.tasks import Task
 from vit_jax.utils.messages import size_text
-
-Path = pathlib.Path
 
 FORM = 1  # incremented when the same files would be packed to different bytes
 UNPACKED = "unpacked"

@@ -6,10 +6,10 @@ import functools
 import gzip
 import hashlib
 import os
-import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from vit_jax.data.decoding import BadImage
@@ -17,8 +17,6 @@ from vit_jax.data.prepare import archives, shards
 from vit_jax.data.prepare.archives import PLAIN, FileEntry
 from vit_jax.data.source import DataError
 from vit_jax.utils import storage
-
-Path = pathlib.Path
 
 GZIP = b"\x1f\x8b"
 CHUNK = 2**20
