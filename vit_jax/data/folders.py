@@ -92,12 +92,6 @@ class Skipped:
             parts.append(f"{images} whose path comes again")
         return ", ".join(parts)
 
-    def no_images(self, folder: str) -> str:
-        """The message for a folder in which all was skipped."""
-        held = self.describe()
-        held = held and f"; it contains {held}"
-        return f"{folder}: holds no {', '.join(SUFFIXES)} files{held}"
-
 
 def shown(path: str) -> str:
     """The end of a path for a message, with unprintable characters escaped."""
@@ -317,6 +311,20 @@ def image_files(
         elif skipped is not None:
             skipped.note(path)
     return sorted(found)
+
+
+def all_images(folder: Path, key: str, named: str) -> tuple[list[str], str]:
+    """The paths of all image files below a folder, and what it holds beside them, in words.
+
+    Raises ConfigError, which starts with `named`, if there is none, and DataError, with `key`, for
+    an unreadable folder.
+    """
+    skipped = Skipped()
+    found, held = image_files(folder, key, skipped=skipped), skipped.describe()
+    if not found:
+        held = held and f"; it contains {held}"
+        raise ConfigError(f"{named}: holds no {', '.join(SUFFIXES)} files{held}")
+    return found, held
 
 
 def _scan(
@@ -564,11 +572,8 @@ class Loose:
             what = "not a folder" if root.exists() else "no such folder"
             raise ConfigError(f"{key}={bucket.shown(root)}: {what}")
         self._root, self.classes = root, tuple(classes)
-        named, skipped = f"{key}={bucket.shown(root)}", Skipped()
-        self._paths = image_files(root, key, skipped=skipped)
-        left_out = skipped.describe()
-        if not self._paths:
-            raise ConfigError(skipped.no_images(named))
+        named = f"{key}={bucket.shown(root)}"
+        self._paths, left_out = all_images(root, key, named)
         if left_out:
             warn_of_assumptions(named, [f"{len(self._paths)} images; not used: {left_out}"])
         names = sorted({PurePosixPath(path).parent.name for path in self._paths})

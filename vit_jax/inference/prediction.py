@@ -19,7 +19,6 @@ from vit_jax.data import (
     sources,
     split_roles,
 )
-from vit_jax.data.folders import Skipped
 from vit_jax.data.source import label_text
 from vit_jax.inference import loaded_model, loading
 from vit_jax.inference.loaded_model import Prediction
@@ -97,14 +96,10 @@ def list_files(
         path = bucket.given_path("images", given)
         name = bucket.shown(path)
         if path.is_dir():
-            skipped = Skipped()
-            inside = sorted(path / one for one in folders.image_files(path, name, skipped=skipped))
-            left_out = skipped.describe()
-            if not inside:
-                raise config.ConfigError(skipped.no_images(name))
+            inside, left_out = folders.all_images(path, name, name)
             if left_out:
                 logs.warn_of_assumptions(name, [f"{len(inside)} images; not used: {left_out}"])
-            found += inside
+            found += sorted(path / one for one in inside)
         elif not path.exists():
             raise config.ConfigError(f"{name}: no such file or folder")
         else:

@@ -153,6 +153,20 @@ def parse_page(data: bytes | pa.Buffer, place: int) -> Page:
     return Page(place, body, body + packed, size, kind, found.get(OWN.get(kind, -1), {}))
 
 
+def read_number(data: memoryview, at: int) -> tuple[int, int]:
+    """A whole number in groups of seven bits, the lowest first, and where it ends.
+
+    Raises IndexError at the end of the data, ValueError for more than 64 bits.
+    """
+    value = 0
+    for shift in range(0, 64, 7):
+        byte, at = data[at], at + 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a number has more than 64 bits")
+
+
 class _Compact:
     """Structures in Thrift's compact protocol, of which wanted fields are read."""
 
@@ -206,6 +220,7 @@ class _Compact:
             raise ValueError("a header is nested too deeply")
         head = self._data[self.at]
         self.at += 1
+        # Kind and count in one byte; 15 means that the count follows.
         kind, count = head & 15, head >> 4
         count = self._number() if count == 15 else count
         kind = 3 if kind in (1, 2) else kind  # in lists these are bytes
@@ -224,12 +239,5 @@ class _Compact:
         return value >> 1 ^ -(value & 1)
 
     def _number(self) -> int:
-        value = 0
-        # Kind and count in one byte; 15 means that the count follows.
-        for shift in range(0, 64, 7):
-            byte = self._data[self.at]
-            self.at += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number of a header has more than 64 bits")
+        value, self.at = read_number(self._data, self.at)
+        return value

@@ -311,22 +311,13 @@ def hybrid(data: memoryview, width: int, count: int) -> np.ndarray:
         raise ValueError(f"it has numbers of {width} bits")
     numbers, at, done = np.zeros(count, np.int64), 0, 0
     while done < count:
-        head = shift = 0
-        while True:
-            byte, at = data[at], at + 1
-            head |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-            if shift > WIDEST:
-                raise ValueError("it has a run of more than 32 bits")
+        head, at = parquet_headers.read_number(data, at)
         if head & 1:
             take = min((head >> 1) * 8, count - done)
             size = -(-take * width // 8)
             packed = np.frombuffer(data[at : at + size], np.uint8)
             bits = np.unpackbits(packed, bitorder="little")[: take * width].reshape(take, width)
-            for bit in range(width):
-                numbers[done : done + take] |= bits[:, bit].astype(np.int64) << bit
+            numbers[done : done + take] = bits @ (1 << np.arange(width))
             # The whole run, whose last group may go on beyond `count`.
             at += (head >> 1) * width
         else:

@@ -60,11 +60,7 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
         several = labels and any(odd for *_, odd in rows)
         found = [(path, split, name if labels else None) for path, split, name, _ in rows]
         return _listing(root, f"lists: {', '.join(f'{n}.csv' for n in lists)}", found, several)
-    skipped = folders.Skipped()
-    paths = folders.image_files(root, bucket.shown(root), skipped=skipped)
-    unused = skipped.describe()
-    if not paths:
-        raise ConfigError(skipped.no_images(bucket.shown(root)))
+    paths, unused = folders.all_images(root, *[bucket.shown(root)] * 2)
     parts = [pathlib.PurePosixPath(path).parts for path in paths]
     tops = {one[0] for one in parts if len(one) > 1}
     known = {top for top in tops if splits.is_split(top)}

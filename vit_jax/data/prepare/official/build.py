@@ -95,7 +95,7 @@ def prepare(name: str, task: Task, request: Request) -> Iterator[str]:
         yield from _plan_lines(job, folder, downloads)
         return
     facts = build(job)
-    yield f"{name}: {_counts(_examples(facts), recipe.splits)}"
+    yield f"{name}: {_counts(_examples(facts), recipe.dataset.images)}"
     yield f"{name}: prepared, in {folder}"
 
 
@@ -108,7 +108,7 @@ def _plan_lines(job: Job, folder: Path, downloads: Mapping[str, int]) -> Iterato
     name, recipe = job.name, job.recipe
     if downloads:
         yield lines.downloads(name, downloads)
-        yield from lines.expected(name, recipe.splits)
+        yield from lines.expected(name, recipe.dataset.images)
         yield from lines.writes(name, folder, f"about {size_text(sum(downloads.values()))}")
         return
     given = [size for source in job.sources for size in lines.file_sizes(source)]
@@ -119,13 +119,13 @@ def _plan_lines(job: Job, folder: Path, downloads: Mapping[str, int]) -> Iterato
             sizes = {split: example_sizes(each) for split, each in contents.splits.items()}
     except NeedsUnpackingError as error:
         yield f"{name}: would unpack {error} next to the target; the images are counted only then"
-        yield from lines.expected(name, recipe.splits)
+        yield from lines.expected(name, recipe.dataset.images)
         contents = f"at least {size_text(sum(given))}"
         yield from lines.writes(name, folder, contents, sum(given))
         return
     for split, each in sizes.items():
         size = size_text(int(each.sum()))
-        yield f"{name}: {split}: {len(each):,} of {recipe.splits[split]:,} images, {size}"
+        yield f"{name}: {split}: {len(each):,} of {recipe.dataset.images[split]:,} images, {size}"
     needed = sum(int(each.sum()) for each in sizes.values())
     yield from lines.writes(name, folder, f"about {size_text(needed)}", needed)
 
@@ -197,11 +197,11 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
     Compressed files are unpacked to `scratch`; with a `limit`, one that unpacks to more bytes
     raises NeedsUnpackingError. Raises DataError if images are missing, unless the job is `partial`.
     """
-    recipe = job.recipe
+    recipe, official = job.recipe, job.recipe.dataset.images
     files = SourceFiles(job.sources, recipe.patterns, scratch, recipe.unpacked, limit)
     with contextlib.closing(files):
         contents = recipe.find(files)
-    there = {split: len(contents.splits.get(split, ())) for split in recipe.splits}
+    there = {split: len(contents.splits.get(split, ())) for split in official}
     where = f"{job.name}: --from={files.named}: "
     if not any(there.values()):
         raise DataError(
@@ -209,14 +209,13 @@ def find_examples(job: Job, scratch: Path, limit: int | None = None) -> Contents
             "name"
         )
     for split, number in there.items():
-        if number > recipe.splits[split]:
+        if number > official[split]:
             raise DataError(
-                f"{where}{split} has {number:,} images, more than the official "
-                f"{recipe.splits[split]:,}"
+                f"{where}{split} has {number:,} images, more than the official {official[split]:,}"
             )
-    if there != dict(recipe.splits) and not job.partial:
+    if there != dict(official) and not job.partial:
         raise DataError(
-            f"{where}{_counts(there, recipe.splits)}; it requires {recipe.files}; to pack the "
+            f"{where}{_counts(there, official)}; it requires {recipe.files}; to pack the "
             "available images, add --partial"
         )
     splits = {split: contents.splits[split] for split, number in there.items() if number}
@@ -252,7 +251,7 @@ def _finish(job: Job, contents: Contents, whole: Path, packed: staging.Packed) -
     info.write_to_directory(whole)
     return {
         "name": info.full_name,
-        "official": dict(job.recipe.splits),
+        "official": dict(job.recipe.dataset.images),
         "splits": facts,
         "order": ORDER,
         "shards": {shard.path.name: outcome.sha256 for shard, outcome in packed},

@@ -99,11 +99,6 @@ class Recipe:
     downloads: tuple[str, ...] = ()  # names of the files that TFDS can download; empty: none
 
     @property
-    def splits(self) -> Mapping[str, int]:
-        """The official number of images by split."""
-        return self.dataset.images
-
-    @property
     def patterns(self) -> tuple[str, ...]:
         """Name patterns of archives to open, in lower case."""
         packed = [name for name in self.downloads if name.lower().endswith(SUFFIXES)]
