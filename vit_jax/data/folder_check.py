@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from vit_jax import config
-from vit_jax.data import csv_source, folders, image_headers, splits, tar_source, tiff
+from vit_jax.data import folders, image_headers, split_roles, splits, tiff
 from vit_jax.data.csv_source import CsvImages
 from vit_jax.data.decoding import BadImage
 from vit_jax.data.folders import Folder, Skipped, shown
@@ -107,13 +107,10 @@ def _other_splits(data: config.Data, opened: Iterable[str], files: Files) -> str
     """The folders, lists and splits beside those opened, and images beside folders."""
     if data.holdout or (isinstance(files, Folder) and files.top == folders.local_root(data)):
         return ""
-    if isinstance(files, Tars):
-        there, kind = list(tar_source.list_splits(data, labels=bool(files.classes))), "split"
-    elif isinstance(files, CsvImages):  # beside other tables, such as one of `data.exclude`
-        lists = csv_source.list_splits(folders.local_root(data))
-        there, kind = list(filter(splits.is_split, lists)), "list"
-    else:
-        there, kind = list(folders.list_splits(data)), "folder"
+    kind = {"folder": "folder", "csv": "list"}.get(data.source, "split")
+    there = split_roles.list_splits(data, labels=bool(files.classes))
+    if kind == "list":  # beside other tables, such as one of `data.exclude`
+        there = tuple(filter(splits.is_split, there))
     names = [part.name for split in opened for part in splits.parts(split)]
     used = {splits.find_folder(name, there) for name in names}
     others = [shown(name) for name in there if name not in used]

@@ -141,7 +141,7 @@ def check_splits(data: config.Data, *, labels: bool = True) -> None:
     name, as metrics are then called so. Images are found by their `labels`, or without.
     """
     # Lists, tars and tables take a synonym, and a validation split for `test` where there is none.
-    there = () if data.source in ("folder", "tfds") else _there(data, labels=labels)
+    there = () if data.source in ("folder", "tfds") else list_splits(data, labels=labels)
 
     def found(split: str) -> str:
         name = split.partition("[")[0]
@@ -182,7 +182,7 @@ def resolved(data: config.Data, *, labels: bool = True, measured: bool = True) -
     if AUTO not in (data.eval_split, data.test_split):
         return data
     # Folders may be called `Valid`; of `val` and `Val` the one that is named as here.
-    found = _there(data, labels=labels)
+    found = list_splits(data, labels=labels)
     there = {name.lower(): name for name in found} | {name: name for name in found}
     eval_split = data.eval_split
     if eval_split == AUTO:
@@ -200,8 +200,8 @@ def resolved(data: config.Data, *, labels: bool = True, measured: bool = True) -
     return dataclasses.replace(data, eval_split=eval_split, test_split=test)
 
 
-def _there(data: config.Data, *, labels: bool) -> tuple[str, ...]:
-    """The names of the existing splits that `auto` chooses from."""
+def list_splits(data: config.Data, *, labels: bool) -> tuple[str, ...]:
+    """The names of the existing splits that `auto` chooses from; none of data that is missing."""
     if data.source == "digits":
         return ("test",)
     if data.holdout:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from vit_jax import config
 from vit_jax.data import folders, splits
-from vit_jax.data.folders import Skipped
 from vit_jax.data.prepare import archives, assignment, image_listing, parquet, parquet_pages
 from vit_jax.data.source import DataError, Record
 from vit_jax.data.splits import Split
@@ -74,15 +73,8 @@ class Tars:
         self.labels = found.labels[chosen[order]]
         self._files, self._containers = listing.rows[chosen[order]], listing.containers
         self.top = root
-        self.skipped = Skipped(
-            ends=listing.unread.copy(),
-            rows=listing.empty_rows,
-            repeated=found.repeated,
-            labeled=labels,
-        )
-        # The last ones of `ignored` lie in class folders, but their paths come again.
-        for path in found.ignored[: len(found.ignored) - found.repeated]:
-            self.skipped.note_loose(path)
+        self.skipped = found.skipped(listing)
+        self.skipped.ends += listing.unread
         self._paths = folders.FileNames(root, [paths[at] for at in order])
         self._readers = threading.local()
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from vit_jax.data import class_matching, folders, splits
-from vit_jax.data.folders import SUFFIXES
+from vit_jax.data.folders import SUFFIXES, Skipped
 from vit_jax.data.prepare import parquet
 from vit_jax.data.prepare.image_listing import Listing
 from vit_jax.data.source import UNKNOWN, DataError
@@ -34,9 +34,17 @@ class Assignment:
     order: dict[str, np.ndarray]  # positions in the listing by split
     labels: np.ndarray  # int32, by position in the listing; UNKNOWN without labels
     below: int  # bytes of a path before its split or class: the common parent folders
-    ignored: tuple[str, ...]  # images outside of class folders, then images with a repeated path
-    repeated: int  # how many the latter are
+    ignored: tuple[str, ...]  # images outside of class folders
+    repeated: tuple[str, ...]  # images whose path comes again, of which the last counts
     held_out: bool  # whether HELD_OUT was cut from the training split
+
+    def skipped(self, listing: Listing) -> Skipped:
+        """Counts these images, and the rows of the listing without one."""
+        labeled = bool(self.classes)
+        found = Skipped(rows=listing.empty_rows, repeated=len(self.repeated), labeled=labeled)
+        for path in self.ignored:
+            found.note_loose(path)
+        return found
 
 
 def arrange(
@@ -99,7 +107,7 @@ def arrange(
     final = {name: number for number, name in enumerate(classes)}
     # From numbers in the order of coming to those of sorted names.
     labels = np.array([final.get(name, UNKNOWN) for name in numbers], np.int32)[labels]
-    order, repeated = {}, 0
+    order, repeated = {}, list[str]()
     for split in sorted(positions):
         found = np.array(positions[split], np.int64)
         # Stable: images of one path keep the order of the listing.
@@ -110,8 +118,7 @@ def arrange(
         again = [at for at in same.tolist() if raw(found[at]) == raw(found[at + 1])]
         for at in again:
             _check_one_tar(listing, found[at], found[at + 1], named)
-        ignored += [listing.path(found[at]) for at in again]
-        repeated += len(again)
+        repeated += [listing.path(found[at]) for at in again]
         order[split] = np.delete(found, again)
     held_out = False
     if holdout and len(order) == 1 and min(order).lower() in splits.TRAIN:
@@ -120,7 +127,7 @@ def arrange(
         held_out = bool(held.any())
         if held_out:
             order = {min(order): train[~held], HELD_OUT: train[held]}
-    return Assignment(classes, order, labels, below, tuple(ignored), repeated, held_out)
+    return Assignment(classes, order, labels, below, tuple(ignored), tuple(repeated), held_out)
 
 
 def _check_one_tar(listing: Listing, index: int, other: int, named: str) -> None:

@@ -21,7 +21,6 @@ from vit_jax import config
 from vit_jax.data import decoding, splits, tasks
 from vit_jax.data.datasets import IMAGENET21K
 from vit_jax.data.decoding import BadImage
-from vit_jax.data.folders import Skipped
 from vit_jax.data.prepare import archives, assignment, dedup, image_listing, shards, staging
 from vit_jax.data.prepare import request as lines
 from vit_jax.data.prepare.assignment import Assignment
@@ -153,8 +152,8 @@ def _plan_lines(
         size = size_text(int(sizes[order].sum()))
         classes = _classes_text(len(assigned.classes))
         yield f"{name}: {split}: {len(order):,} images {classes}, {size}"
-    if listing.ignored or listing.empty_rows or assigned.ignored:
-        yield f"{name}: would skip {_why_ignored(listing, assigned)}"
+    if why := _why_ignored(listing, assigned):
+        yield f"{name}: would skip {why}"
     missing = [shard for shard in planned if shards.find_outcome(shard.path) is None]
     needed = sum(shard.size for shard in missing)
     contents = f"{len(planned):,} shards, "
@@ -416,6 +415,7 @@ def _finish(
 ) -> dict[str, Any]:
     """Writes the metadata and returns the facts, which do not depend on interruptions."""
     outcomes = [outcome for _, outcome in packed]
+    ignored = [*listing.ignored, *assigned.ignored, *assigned.repeated]
     about, sizes = {}, {}
     for split in assigned.order:
         members = [each for each in packed if each[0].split == split]
@@ -440,9 +440,9 @@ def _finish(
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "label": packing.label,
         "holdout": packing.holdout if assigned.held_out else None,
-        "ignored": len(listing.ignored) + listing.empty_rows + len(assigned.ignored),
+        "ignored": len(ignored) + listing.empty_rows,
         "ignored_why": _why_ignored(listing, assigned),
-        "ignored_first": sorted([*assigned.ignored, *listing.ignored])[:100],
+        "ignored_first": sorted(ignored)[:100],
         "shards": {shard.path.name: outcome.sha256 for shard, outcome in packed},
     }
 
@@ -482,11 +482,7 @@ def write_info(
 
 def _why_ignored(listing: Listing, assigned: Assignment) -> str:
     """The kinds of skipped files with their numbers."""
-    skipped = Skipped(
-        rows=listing.empty_rows, repeated=assigned.repeated, labeled=bool(assigned.classes)
-    )
+    skipped = assigned.skipped(listing)
     for path in listing.ignored:
         skipped.note(path)
-    for path in assigned.ignored[: len(assigned.ignored) - assigned.repeated]:
-        skipped.note_loose(path)
     return skipped.describe()

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import struct
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import google_crc32c
 import tensorflow_datasets as tfds
@@ -46,8 +46,7 @@ def prepare(name: str, tfds_name: str, copy: epath.Path, request: Request) -> It
         if not request.dry_run:
             yield f"{name}: converted, in {convert(copy, tfds_name, request.directory())}"
             return
-        folder = _target(copy, tfds_name, request.directory())
-        info = read_info(copy)
+        folder, info = _target(copy, tfds_name, request.directory())
         files = shard_files(info)
         total = sum(path.stat().length for path, _ in files)
         yield lines.reads(name, [copy], f"{len(files):,} TFRecord files", total)
@@ -57,8 +56,8 @@ def prepare(name: str, tfds_name: str, copy: epath.Path, request: Request) -> It
         yield from lines.writes(name, folder, contents, total)
 
 
-def _target(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
-    """The folder that `convert` writes, `data_dir/NAME/VERSION`.
+def _target(source: epath.Path, name: str, data_dir: pathlib.Path) -> tuple[pathlib.Path, Any]:
+    """The folder that `convert` writes, `data_dir/NAME/VERSION`, and TFDS's info of the source.
 
     Raises DataError if `source` is another dataset or format, or the folder exists.
     """
@@ -71,7 +70,7 @@ def _target(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     folder = data_dir / info.full_name
     if folder.exists():
         raise DataError(f"--data-dir={data_dir}: {folder} exists; choose another, or remove it")
-    return folder
+    return folder, info
 
 
 def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Path:
@@ -80,8 +79,7 @@ def convert(source: epath.Path, name: str, data_dir: pathlib.Path) -> pathlib.Pa
     Keeps the number of shards and their records, and shards that an earlier attempt finished.
     Raises DataError for a damaged record, by file and number, and for another dataset.
     """
-    folder = _target(source, name, data_dir)
-    info = read_info(source)
+    folder, info = _target(source, name, data_dir)
     part = staging.hidden(folder)
     whole = part / staging.WHOLE
     with (
