@@ -34,7 +34,8 @@ class Listing:
         self._paths = bytearray()
         self._ends = array.array("q", [0])  # of paths in that block
         self._rows = array.array("q")
-        self._containers: dict[str, int] = {}  # with their numbers, which ascend
+        self._containers: list[str] = []
+        self._numbers: dict[str, int] = {}  # of these
         self.ignored: list[str] = []
         self.unread = collections.Counter[str]()  # of these, images of other formats, by suffix
         self.empty_rows = 0  # of tables, without a label or an image
@@ -56,8 +57,10 @@ class Listing:
             return
         self._paths += os.fsencode(found.path)
         self._ends.append(len(self._paths))
-        container = self._containers.setdefault(found.container, len(self._containers))
-        self._rows.extend((container, found.offset, found.size))
+        number = self._numbers.setdefault(found.container, len(self._containers))
+        if number == len(self._containers):
+            self._containers.append(found.container)
+        self._rows.extend((number, found.offset, found.size))
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -72,7 +75,7 @@ class Listing:
 
     def __getitem__(self, index: int) -> FileEntry:
         container, offset, size = (self._rows[3 * index + at] for at in range(3))
-        return FileEntry(self.path(index), self.containers[container], offset, size)
+        return FileEntry(self.path(index), self._containers[container], offset, size)
 
     @property
     def rows(self) -> np.ndarray:
@@ -101,7 +104,7 @@ class Listing:
             empty_rows=np.array(self.empty_rows),
             unread=np.frombuffer(json.dumps(self.unread).encode(), np.uint8),
             sharing=np.frombuffer(json.dumps(self.sharing).encode(), np.uint8),
-            containers=np.frombuffer(json.dumps(self.containers).encode(), np.uint8),
+            containers=np.frombuffer(json.dumps(self._containers).encode(), np.uint8),
         )
         storage.write_atomically(path, file.getvalue())
 
@@ -120,8 +123,7 @@ class Listing:
                 listing.empty_rows = int(file["empty_rows"])
                 listing.unread.update(json.loads(file["unread"].tobytes()))
                 listing.sharing.update(json.loads(file["sharing"].tobytes()))
-                containers = json.loads(file["containers"].tobytes())
-                listing._containers = {name: number for number, name in enumerate(containers)}
+                listing._containers = json.loads(file["containers"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile):
             return None
         return listing
