@@ -66,15 +66,10 @@ class ByClass:
         sizes = np.array([len(images) for images in self._images])
         share = np.cumsum(sizes ** {"balanced": 0.0, "sqrt": 0.5}[sampling])
         self._ends = share / share[-1] * self._total
-        self._epochs: dict[int, np.ndarray] = {}
 
     def __call__(self, epoch: int, offset: int) -> int:
         """The example at an offset of an epoch, a function of (seed, epoch)."""
-        if (order := self._epochs.get(epoch)) is None:  # two threads may make the same one
-            order = self.order(epoch)
-            # The last two: some threads begin an epoch before others end the one before.
-            self._epochs = {epoch: order, **dict(list(self._epochs.items())[:1])}
-        return int(order[offset])
+        return int(_order(self, epoch)[offset])
 
     def order(self, epoch: int) -> np.ndarray:
         """The examples of an epoch (N,)."""
@@ -90,3 +85,8 @@ class ByClass:
             # `images[:0]` for a class that draws none: concatenate needs an array.
             drawn.append(np.concatenate([images[:0], *rounds])[:count])
         return random.permutation(np.concatenate(drawn))
+
+
+@functools.lru_cache(maxsize=2)  # some threads begin an epoch before others end the one before
+def _order(draws: ByClass, epoch: int) -> np.ndarray:
+    return draws.order(epoch)

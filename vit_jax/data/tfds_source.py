@@ -138,7 +138,7 @@ def _builder(data: config.Data) -> Any:
     # TFDS makes a builder, with the default format, also for a dataset that is not there.
     prepared = (builder.data_path / availability.INFO).exists()
     format = builder.info.file_format
-    if prepared and format in (tfds.core.FileFormat.ARRAY_RECORD, tfds.core.FileFormat.PARQUET):
+    if prepared and format and format.value in availability.READABLE:
         return builder
     if prepared:
         copy = availability.conversion_command(data.name, builder.data_path)
