@@ -378,16 +378,9 @@ def splits_there(data: config.Data) -> config.Data:
         there = _folders(local_root(data))
     except DataError:
         return data
-    changed = {}
-    for key in ("train_split", "eval_split", "test_split"):
-        text = getattr(data, key)
-        if text is None:
-            continue
-        name = text.partition("[")[0]
-        found = splits.find_folder(name, there)
-        if found is not None and found != name:
-            changed[key] = found + text[len(name) :]
-    return dataclasses.replace(data, **changed) if changed else data
+    named = {key: getattr(data, key) for key in ("train_split", "eval_split", "test_split")}
+    found = {key: text and splits.in_folder(text, there) for key, text in named.items()}
+    return dataclasses.replace(data, **found) if found != named else data
 
 
 def list_splits(data: config.Data) -> tuple[str, ...]:

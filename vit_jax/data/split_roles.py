@@ -144,8 +144,7 @@ def check_splits(data: config.Data, *, labels: bool = True) -> None:
     there = () if data.source in ("folder", "tfds") else list_splits(data, labels=labels)
 
     def found(split: str) -> str:
-        name = split.partition("[")[0]
-        return (splits.find_folder(name, there) or name) + split[len(name) :]
+        return splits.in_folder(split, there)
 
     trained, evaluated, test = data.train_split, data.eval_split, data.test_split
     for key, other in (("train_split", trained), ("eval_split", evaluated)):

@@ -119,6 +119,12 @@ def find_folder(wanted: str, there: Collection[str]) -> str | None:
     return None
 
 
+def in_folder(expression: str, there: Collection[str]) -> str:
+    """An expression such as `val[:9]` with the name that `find_folder` finds, if any."""
+    name = expression.partition("[")[0]
+    return (find_folder(name, there) or name) + expression[len(name) :]
+
+
 def for_evaluation(there: Collection[str]) -> str | None:
     """The split to evaluate while training: validation, else test."""
     for kind in (VALIDATION, TEST):
