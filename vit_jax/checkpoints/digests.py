@@ -140,7 +140,6 @@ def _sums(x: jax.Array, shards: tuple[int, ...]) -> jax.Array:
 
 
 def _add_lanes(some: Sequence[jax.Array], others: Sequence[jax.Array]) -> list[jax.Array]:
-    """The sums of two lists, modulo 2**32."""
     return [a + b for a, b in zip(some, others, strict=True)]
 
 

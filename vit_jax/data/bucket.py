@@ -196,7 +196,6 @@ def _counted(found: Mapping[str, Object]) -> str:
 
 
 def _is_whole(found: Mapping[str, Object], folder: Path) -> bool:
-    """Whether a copy has these objects."""
     kept = _read_record(folder / "objects.json")
     return kept == {path: [one.size, one.identity] for path, one in found.items()} and all(
         _size(folder / "files" / path) == one.size for path, one in found.items()

@@ -61,12 +61,9 @@ class ClassMatch:
 def find_outputs(
     head: Sequence[str], classes: Sequence[str], *, in_order: bool = True
 ) -> ClassMatch:
-    """Finds the output of every class that has one.
+    """Finds the output of every class that has one; takes `head` and `classes` as `match`.
 
-    Args:
-      head: name of each output; `class 3` for output 3 without a name.
-      classes: names of the data's classes.
-      in_order: whether classes may be outputs in order where the head or they have no names.
+    `in_order`: whether classes may be outputs in order where the head or they have no names.
     """
     head, classes = _printable(head), _printable(classes)
     if head == classes:
@@ -112,7 +109,7 @@ def match(
     """Matches every class to its output, and logs its assumptions.
 
     Args:
-      head: name of each output.
+      head: name of each output; `class 3` for output 3 without a name.
       classes: names of the data's classes.
       where: what brought the two together, such as `data.eval_split=test`.
       remedy: what to do if they do not match.

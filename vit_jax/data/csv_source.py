@@ -62,8 +62,7 @@ class CsvImages:
     int32, or None where an image has any number; `named` the classes of all images, one image after
     another.
 
-    Examples are in the order of the file. A slice such as `train[:80%]` takes images in the order
-    of a hash of their paths, so it is a random sample, and `train[80%:]` is the rest. Images of
+    Examples are in the order of the file; slices are those of `folders.Folder`. Images of
     `exclude`, paths below root with the lists to leave them out of (none: all), are left out last.
     """
 

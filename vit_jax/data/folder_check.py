@@ -202,7 +202,6 @@ def _start(path: str) -> bytes:
 
 
 def _why_nothing(path: str) -> str:
-    """Why a file has no first byte."""
     try:
         status = os.stat(path)  # noqa: PTH116 (the path is text)
         if not stat.S_ISREG(status.st_mode):

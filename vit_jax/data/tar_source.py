@@ -160,7 +160,6 @@ def list_paths(data: config.Data, *, labels: bool) -> Iterator[str]:
 def _arranged(
     data: config.Data, *, labels: bool
 ) -> tuple[image_listing.Listing, assignment.Assignment]:
-    """The images of all splits; raises DataError."""
     label = _label(data, labels=labels)
     return _arranged_once(folders.local_root(data), data.holdout, data.cache, data.source, label)
 

@@ -152,7 +152,6 @@ def _builder(data: config.Data) -> Any:
 
 
 def _command(data: config.Data) -> str:
-    """The command that prepares a TFDS dataset."""
     where = f" --data-dir={data.root}" if data.root else ""
     return (
         availability.prepare_command(data.name or "", data.root)
@@ -172,7 +171,6 @@ def _unknown(data: config.Data) -> str:
 
 
 def _rule(data: config.Data, info: Any) -> LabelRule:
-    """The label rule of a dataset."""
     labels = features(info, tfds.features.ClassLabel)
     if data.labels in RULES:
         rule = RULES[data.labels]
@@ -245,7 +243,6 @@ def features(info: Any, kind: type[tfds.features.FeatureConnector]) -> dict[str,
 
 
 def _keys(data: config.Data, info: Any) -> tuple[str, str]:
-    """The names of the image and the label feature."""
     pictures = _pictures(info)
     labels = [data.labels] if data.labels else list(features(info, tfds.features.ClassLabel))
     pair = info.supervised_keys

@@ -211,7 +211,6 @@ def _safe_path(name: str, archive: str, refused: str | None = None) -> str:
 
 
 def _zip(path: Path, prefix: str) -> Iterator[FileEntry]:
-    """Yields the files of a zip."""
     try:
         with Zip(path) as file:
             # By position, not by name: a zip may hold a name twice. Skipped entries count, too.

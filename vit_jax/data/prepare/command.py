@@ -149,7 +149,6 @@ def _verify(name: str, task: Task | None, request: Request) -> Iterator[str]:
 
 
 def _import_real(request: Request) -> Iterator[str]:
-    """Copies the file of ReaL's labels, after checking it."""
     target = request.directory() / availability.REAL_FILE
     if not request.sources and target.exists():
         yield f"{REAL_TASK}: is prepared already, in {target}"

@@ -189,7 +189,6 @@ def _classes_text(number: int) -> str:
 
 
 def _training_command(packing: Packing, names: Collection[str]) -> str:
-    """A command that trains and evaluates on the packed splits."""
     flags = [("name", packing.name), ("root", str(packing.data_dir))]
     evaluation = splits.for_evaluation(names)
     train = splits.find_folder("train", names) or next(
@@ -481,7 +480,6 @@ def write_info(
 
 
 def _why_ignored(listing: Listing, assigned: Assignment) -> str:
-    """The kinds of skipped files with their numbers."""
     skipped = assigned.skipped(listing)
     for path in listing.ignored:
         skipped.note(path)

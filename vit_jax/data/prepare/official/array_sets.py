@@ -127,7 +127,6 @@ def _cifar_records(layout: CifarFiles, files: SourceFiles, found: FileEntry) -> 
 def _cifar_names(
     layout: CifarFiles, files: SourceFiles, found: Mapping[str, FileEntry]
 ) -> dict[str, Sequence[str]]:
-    """The class names by feature."""
     meta = {}
     if layout.meta in found:
         meta = pickles.load_dictionary(files.read(found[layout.meta]), layout.meta)
@@ -231,7 +230,6 @@ def _norb_array(
 
 
 def _values(location: FileEntry, kind: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """The numbers at a location."""
     count = math.prod(shape)
     numbers = np.fromfile(location.container, kind, count, offset=location.offset)
     if len(numbers) != count:

@@ -261,7 +261,6 @@ def find_flowers(files: SourceFiles) -> Contents:
         return Contents({})
 
     def rows(file: str, names: list[str]) -> dict[str, np.ndarray]:
-        """The rows of whole numbers in a file."""
         found = files.require(tables, file)
         data = files.read(found, FLOWERS_BYTES)
         arrays = mat.load_arrays(data, names, found.path, FLOWERS_BYTES)
