@@ -373,11 +373,13 @@ class ImageEncoder:
             if match is not None:
                 outcome.duplicates.append((name, match.name, match.distance))
                 return None
-        large = self._max_side is not None and max(pixels.shape[:2]) > self._max_side
+        longest = max(pixels.shape[:2])
+        side = self._max_side or longest
+        large = longest > side
         if large or not encoded.startswith(KEPT):  # TFDS cannot read BMP, and reads a GIF's frames
             if decoding.has_16_bits(encoded):
                 pixels = decoding.decode_image(encoded, channels=3, max_pixels=MAX_PIXELS, depth=16)
-            encoded = _shrink(pixels, self._max_side) if large else decoding.encode(pixels)
+            encoded = _shrink(pixels, side) if large else decoding.encode(pixels)
             outcome.resized += large
         # TFDS writes the features that a dataset has, and without classes it has no label.
         return name, {"image": encoded, "label": np.int64(label), "file_name": name.encode()}
