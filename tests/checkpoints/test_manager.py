@@ -123,6 +123,11 @@ def test_the_best_loss_is_the_lowest_and_finite(make):
     ]
     assert kept == ["2.0", "9"]  # as results say it that come from no checkpoint
     assert not saver.is_best(None)
+    before = {"measured": {"val": "a"}}
+    assert saver.compares(before, before)
+    assert not saver.is_best({"loss": 9.0})
+    assert not saver.compares(before, {"measured": {"val": "b"}})
+    assert saver.is_best({"loss": 9.0})
     assert not saver.is_best({"top1": 1.0})
     again = make(keep=1, best="loss")
     assert not again.is_best({"loss": 1.0})

@@ -112,3 +112,18 @@ def test_the_best_is_the_first_of_equals_and_finite():
     for value in (float("nan"), float("inf"), -float("inf"), None):
         assert record.score({"top1": value, "loss": value}, "top1") is None
         assert record.score({"top1": value, "loss": value}, "loss") is None
+
+
+def test_checkpoints_measured_on_other_images_are_not_compared():
+    commits = {
+        step: {"metrics": {"val/top1": top1, "knn/self/20nn/top1": top1}, "facts": facts}
+        for step, top1, facts in (
+            (1, 0.9, {"measured": {"val": "a", "test": "c"}}),
+            (2, 0.3, {"measured": {"val": "b", "test": "c"}}),
+            (3, 0.2, {"measured": {"val": "b", "test": "d"}}),
+        )
+    }
+    assert record.best(commits, "val/top1") == 2
+    assert record.best(commits, "knn/self/20nn/top1") == 3  # of either split
+    commits[1]["facts"] = {}  # of an older version
+    assert record.best(commits, "val/top1") == 1

@@ -221,6 +221,15 @@ def test_a_checkpoint_that_today_would_be_measured_otherwise_is_measured_again()
         evaluated(classes=["1"])
 
 
+def test_other_images_of_the_evaluation_split_begin_a_new_comparison():
+    files, kept = mock.Mock(suspects=list), RECORD | {"metrics": {}, "patience": {"waited": 1}}
+    for compared in (True, False):
+        saver = mock.Mock(restore=lambda target, avoid: ({}, kept))
+        saver.compares.return_value = compared
+        found = resume.restore(saver, {}, FACTS, mock.Mock(), files, accept=())
+        assert found.patience == (kept["patience"] if compared else None)
+
+
 def test_a_step_that_failed_twice_is_avoided_where_another_is_there():
     said = []
     session = mock.Mock(progress=mock.Mock(say=said.append))

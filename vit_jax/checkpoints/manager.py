@@ -20,6 +20,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -198,6 +199,12 @@ class Manager:
         """Whether the metrics are better than at every saved step."""
         score = records.score(metrics, self._metric)
         return score is not None and (self._score is None or score > self._score)
+
+    def compares(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+        """Whether results under two facts are of the same images; if not, forgets the best."""
+        same = self._metric is None or records.same_images(before, now, self._metric)
+        self._score = self._score if same else None
+        return same
 
     def restore(
         self, target: Tree, *, step: int | None = None, avoid: Collection[int] = ()

@@ -287,10 +287,25 @@ def prepare_directory(directory: epath.Path) -> str:
 
 
 def best(commits: Mapping[int, Commit], metric: str | None) -> int | None:
-    """The step that `score` ranks first, the earliest of equals; None without metrics."""
+    """The step that `score` ranks first, the earliest of equals; None without metrics.
+
+    Only of those measured on the images of the newest: a run may go on with others (`--accept`).
+    """
     scores = {step: score(commit["metrics"], metric) for step, commit in sorted(commits.items())}
     known = {step: value for step, value in scores.items() if value is not None}
-    return max(known, key=lambda step: known[step]) if known else None
+    if not known or metric is None:
+        return None
+    own = commits[max(known)].get("facts", {})
+    alike = (step for step in known if same_images(commits[step].get("facts", {}), own, metric))
+    return max(alike, key=lambda step: known[step])
+
+
+def same_images(before: Mapping[str, Any], now: Mapping[str, Any], metric: str) -> bool:
+    """Whether a metric of two checkpoints is of the same images, as far as their facts say."""
+    one, other = (facts.get("measured", {}) for facts in (before, now))
+    # What is measured on features may be of any split.
+    names = {metric.partition("/")[0]} & other.keys() or other.keys()
+    return all(one.get(name, other[name]) == other[name] for name in names)
 
 
 def score(metrics: Mapping[str, Any] | None, metric: str | None) -> tuple[float, float] | None:

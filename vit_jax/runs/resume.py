@@ -120,6 +120,10 @@ def restore(
             )
         changes.append(f"step {record['step']}: {line.partition(';')[0]}")
         session.progress.say(f"accepted: {line.partition(';')[0]}")
+    # Other images of the evaluation split would decide by which were easier.
+    compared = manager.compares(record, facts)
+    if not compared:
+        session.progress.say("checkpoints measured on other images are no longer compared")
     # Logged, not refused: a run may have to continue after an upgrade.
     for name, version in facts["versions"].items():
         if (old := record.get("versions", {}).get(name, version)) != version:
@@ -133,7 +137,7 @@ def restore(
         facts={**facts, "changes": changes} if changes else facts,
         restored=True,
         evaluated=bool(record["metrics"]) and same,
-        patience=record.get("patience"),
+        patience=record.get("patience") if compared else None,
     )
 
 

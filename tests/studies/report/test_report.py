@@ -73,6 +73,13 @@ def test_the_numbers_of_a_run_are_those_of_its_files(tmp_path):
     assert "finished" in page.words
 
 
+def test_accepted_changes_are_listed(tmp_path):
+    pages.write_run(tmp_path, record=False)
+    pages.write_record(tmp_path, 25, changes=["step 20: data.root: other examples"])
+    line = "Resumed with a change (--accept) at step 20: data.root: other examples."
+    assert line in page_of(tmp_path)[0].words
+
+
 def test_a_run_of_the_catalog_stands_beside_the_paper(tmp_path):
     pages.write_run(tmp_path, name="finetune/ViT-B_16-i21k-imagenet", results=RESULTS)
     page, words = page_of(tmp_path)

@@ -172,6 +172,8 @@ def _state(run: StoredRun) -> Iterator[str]:
         yield "Nothing was evaluated." if finished else "Nothing has been evaluated yet."
     elif run.results_at != run.step:
         yield f"The last evaluation was at step {run.results_at:,}."
+    for change in run.record.get("changes", ()):
+        yield f"Resumed with a change (--accept) at {change}."
     if run.undefined:
         yield f"Not a number, so not shown: {', '.join(run.undefined)}."
     if run.cfg is not None and run.stopped_early:
