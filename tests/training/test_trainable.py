@@ -14,6 +14,7 @@ from vit_jax import cli, config, models, preflight, weights
 from vit_jax.config import patterns
 from vit_jax.inference import loading
 from vit_jax.training import run_config, trainable
+from vit_jax.training.build import build
 from vit_jax.utils import tree_utils
 from vit_jax.weights import readers
 
@@ -221,6 +222,27 @@ def merged_by_hand(params, scale):
             layers.append(matrix[layer] + scale * jnp.einsum(form, one, two))
         flat[name] = jnp.stack(layers)
     return tree_utils.nest(flat)
+
+
+def test_what_trains_of_a_layer_is_clipped_by_one_norm():
+    """Of queries, keys and values, frozen in unlike layers, whose rows are then of unlike ones."""
+    cfg = configure(
+        train={"clip_norm": 0.5, "clip_by": "parameter"},
+        optimizer={
+            "momentum": 0.0,
+            "freeze": ("encoder/attention/query[0]", "encoder/attention/key[1]"),
+        },
+    )
+    trainer, rng = build(cfg, 1000, devices=jax.devices()[:1]), np.random.default_rng(0)
+    shapes = tree_utils.flatten(trainer.model.shapes())
+    whole = {name: np.float32(rng.normal(size=leaf.shape)) for name, leaf in shapes.items()}
+    grads, tx = trainer.trainable.split(tree_utils.nest(whole)), trainer.optimizer
+    found = tree_utils.flatten(tx.update(grads, tx.init(grads), grads)[0])
+    for layer, trains in enumerate(["key value", "query value"]):
+        names = [f"encoder/attention/{name}/kernel" for name in trains.split()]
+        factor = 0.5 / np.sqrt(sum((whole[name][layer] ** 2).sum() for name in names))
+        for name, row in zip(names, (0, layer), strict=True):
+            np.testing.assert_allclose(found[name][row], whole[name][layer] * factor, rtol=1e-5)
 
 
 def test_adapters_by_hand():

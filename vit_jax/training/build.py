@@ -253,6 +253,7 @@ def build(
     setup = objectives.Setup(cfg, model, durations, examples, teacher, counts)
     objective = objectives.create_objective(setup)
     own = jax.eval_shape(objective.init, jax.random.key(0))
+    trains = trainable.from_config(model, cfg, own, waits=objective.waits, steps=durations.steps)
     return Trainer(
         cfg=cfg,
         examples=examples,
@@ -263,6 +264,7 @@ def build(
             clip_norm=cfg.train.clip_norm,
             clip_by=cfg.train.clip_by,
             waits=objective.waits,
+            layers=trains.cut,
         ),
         schedule=schedules.create_schedule(
             cfg.schedule,
@@ -271,9 +273,7 @@ def build(
             warmup=durations.warmup,
             cooldown=durations.cooldown,
         ),
-        trainable=trainable.from_config(
-            model, cfg, own, waits=objective.waits, steps=durations.steps
-        ),
+        trainable=trains,
         objective=objective,
         teacher=teacher,
     )

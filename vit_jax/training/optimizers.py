@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import optax.contrib
 
@@ -21,6 +22,8 @@ HEADS = re.compile("/(query|key|value)/")
 # Optimizers of optax that measure an array as a whole: its norm, the size of its update, its axes.
 WHOLE = ("adafactor", "novograd", "sm3")
 
+Layers = tuple[int, slice | np.ndarray]  # how many are stacked, and the index of those that train
+
 
 def create_optimizer(
     optimizer: config.Optimizer,
@@ -28,6 +31,7 @@ def create_optimizer(
     clip_norm: float | None,
     clip_by: str = "global",
     waits: Mapping[str, int] = MappingProxyType({}),
+    layers: Mapping[str, Layers] = MappingProxyType({}),
 ) -> optax.GradientTransformation:
     """Clip, moments and decoupled weight decay as one optax chain.
 
@@ -40,6 +44,7 @@ def create_optimizer(
       clip_norm: the largest norm of gradients; None: any.
       clip_by: `train.clip_by`, whose norm that is.
       waits: as of the objective.
+      layers: of the parameters of which some layers are frozen.
     """
 
     def decayed(params: Tree) -> Tree:
@@ -55,8 +60,9 @@ def create_optimizer(
     first = len(parts) if optimizer.name == "lars" else 0
     parts.insert(first, _waiting(_moments(optimizer), waits))
     if clip_norm is not None:
-        clip = _clip_each if clip_by == "parameter" else optax.clip_by_global_norm
-        parts.insert(0, clip(clip_norm))
+        each = clip_by == "parameter"
+        clip = _clip_each(clip_norm, layers) if each else optax.clip_by_global_norm(clip_norm)
+        parts.insert(0, clip)
     chain = optax.chain(*parts)
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
@@ -81,7 +87,7 @@ def decays_apart(optimizer: config.Optimizer) -> bool:
     return scheduled or any(group.decay is not None for group in optimizer.groups)
 
 
-def _clip_each(limit: float) -> optax.GradientTransformation:
+def _clip_each(limit: float, layers: Mapping[str, Layers]) -> optax.GradientTransformation:
     """Scales the gradient of each parameter to a norm of at most `limit`.
 
     As in the code of DINO and its torch models: of stacked layers each has its own norm; queries,
@@ -89,18 +95,20 @@ def _clip_each(limit: float) -> optax.GradientTransformation:
     """
 
     def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
-        together: dict[str, tuple[str, tuple[int, ...]]] = {}
-        squares: dict[tuple[str, tuple[int, ...]], jax.Array] = {}
+        squares: dict[str, jax.Array] = {}
         for name, leaf in tree_utils.flatten(updates).items():
             axes = tuple(range(patterns.STACKED.fullmatch(name) is not None, leaf.ndim))
             square = jnp.sum(jnp.square(leaf), axes)
-            # Where some layers of one of them are frozen, its rows are not those of the others.
-            together[name] = whole = HEADS.sub("/", name), square.shape
+            if name in layers:  # its rows are not those of the others
+                count, index = layers[name]
+                square = jnp.zeros(count, square.dtype).at[index].set(square)
+            whole = HEADS.sub("/", name)
             squares[whole] = squares[whole] + square if whole in squares else square
 
         def clipped(name: str, leaf: jax.Array) -> jax.Array:
             # The 1e-6 is that of DINO's clip_gradients.
-            factor = jnp.minimum(1.0, limit / (jnp.sqrt(squares[together[name]]) + 1e-6))
+            factor = jnp.minimum(1.0, limit / (jnp.sqrt(squares[HEADS.sub("/", name)]) + 1e-6))
+            factor = factor[layers[name][1]] if name in layers else factor
             return leaf * factor.reshape(*factor.shape, *(1,) * (leaf.ndim - factor.ndim))
 
         return tree_utils.map_named(clipped, updates), state

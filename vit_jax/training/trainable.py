@@ -82,6 +82,12 @@ class Trainable:
     waits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     steps: int = 0
 
+    @property
+    def cut(self) -> dict[str, optimizers.Layers]:
+        """Number and index of the layers that train, of parameters of which others do not."""
+        specs = self.specs or {}
+        return {name: (s.count, s.index) for name, s in specs.items() if s.layers is not None}
+
     def split(self, params: Tree) -> Tree:
         """The part of the parameters that trains, nested by name."""
         if self.specs is None:
