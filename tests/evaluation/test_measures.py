@@ -51,6 +51,16 @@ def test_probabilities_are_those_that_predict_shows(monkeypatch):
     np.testing.assert_allclose(found, np.exp(logits), rtol=1e-6)
 
 
+def test_classes_are_those_that_predict_shows(monkeypatch):
+    monkeypatch.setattr(losses, "own_probabilities", lambda loss: lambda logits: 1 / (1 + logits))
+    distances, loss = np.float32([[3, 0, 2], [1, 5, 0.5]]), config.Loss()
+    best = losses.most_probable(jnp.asarray(distances), loss, 1)[1][:, 0]
+    assert best.tolist() == measures.predicted(distances, loss, several=False).tolist() == [1, 2]
+    assert measures.classification(jnp.asarray(distances), best, loss)["top1"].all()
+    several = measures.predicted(distances, loss, several=True)
+    np.testing.assert_array_equal(several, distances < 1)
+
+
 def test_only_classes_that_occur_compete():
     """Of 1 and 3, predicted are 1, 3, 1, 3, 1, 1."""
     rows = [

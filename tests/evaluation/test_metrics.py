@@ -18,6 +18,7 @@ from vit_jax.config import ConfigError
 from vit_jax.evaluation import evaluators, metrics
 from vit_jax.runtime import logs
 from vit_jax.training import losses
+from vit_jax.training.objectives.supervised import Supervised
 
 # scikit-learn 1.9.1; its averages over classes with images, of which class 4 has none.
 FIXTURE = pathlib.Path(__file__).parents[1] / "fixtures/classification_metrics.json"
@@ -229,6 +230,24 @@ def test_images_are_ranked_by_the_loss_of_the_head(name, expected):
     found = evaluators.whole_classification(toys.Echo(), cfg, split)
     first = found(jnp.float32(0), stop=lambda: False)["auroc"] * 2  # with class 1, 0 either way
     assert first == expected
+
+
+def test_a_plug_ins_classes_are_the_most_probable_ones(monkeypatch):
+    """Its outputs are distances, of which the least is best."""
+    monkeypatch.setattr(losses, "own_probabilities", lambda loss: lambda logits: -logits)
+    cfg = toys.configure(8, metrics=("f1",))
+    source = toys.Toy([[200, 255, 9, 99], [150, 10, 99, 80], [3, 60, 250, 9]], [2, 1, 0])
+    for evaluator in (evaluators.whole_classification, evaluators.class_subset):
+        found = evaluator(toys.Echo(), cfg, toys.passing(source, cfg))
+        results = found(jnp.float32(0), stop=lambda: False)
+        assert (results["top1"], results.get("f1", 1)) == (1, 1)
+    network = types.SimpleNamespace(apply=lambda params, images, key: (images[:, 0, :, 0], {}))
+    run = types.SimpleNamespace(
+        cfg=cfg, model=network, _augmentations=(), _log_shares=None, _weights=None
+    )
+    batch = {"image": jnp.uint8(source.rows)[:, None, :, None], "label": jnp.asarray(source.labels)}
+    each, _ = Supervised.classify(run, {}, batch, types.SimpleNamespace(drawn=None, key=None))
+    assert each["correct"].all()
 
 
 def test_calibration_is_of_a_softmax(monkeypatch):

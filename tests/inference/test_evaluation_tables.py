@@ -7,6 +7,7 @@ import numpy as np
 from vit_jax import config
 from vit_jax.evaluation.metrics import Outputs
 from vit_jax.inference import evaluation
+from vit_jax.training import losses
 
 CLASSES = ("cat", "dog", "owl")
 SOURCE = types.SimpleNamespace(name=lambda at: f"{at}.png")
@@ -18,6 +19,13 @@ def tables(folder, outputs, loss, classes=CLASSES, source=SOURCE):
     )
     evaluation.write_tables(folder, outputs, source, opened)
     return {one.name: one.read_text().splitlines() for one in folder.iterdir()}
+
+
+def test_the_prediction_is_the_most_probable_class_of_a_plug_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(losses, "own_probabilities", lambda loss: lambda logits: 1 / (1 + logits))
+    outputs = Outputs(np.float32([[3, 0, 2]]), np.int32([1]), np.array([0]))
+    found = tables(tmp_path / "out", outputs, config.Config().loss)
+    assert found["images.csv"][1] == "0.png,dog,dog,1.000000,1.000000"
 
 
 def test_images_classes_and_confusions_of_a_split(tmp_path):

@@ -130,7 +130,8 @@ def _classification(setting: Setting, params: models.Params, batch: Arrays) -> d
     logits = setting.logits(params, batch)
     found = {"": (measures.classification(logits, batch["label"], setting.loss), batch["mask"])}
     if "right" in batch:
-        values, known = measures.several_right(logits, batch["right"])
+        scores = losses.ranked(logits, setting.loss)
+        values, known = measures.several_right(scores, batch["right"])
         found["real"] = {"top1": values["top1"]}, batch["mask"] & known
     return found
 
@@ -153,7 +154,8 @@ def several_right(
 
 
 def _several_right(setting: Setting, params: models.Params, batch: Arrays) -> dict[str, Values]:
-    return {"": measures.several_right(setting.logits(params, batch), batch["right"])}
+    scores = losses.ranked(setting.logits(params, batch), setting.loss)
+    return {"": measures.several_right(scores, batch["right"])}
 
 
 def masked_patches(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
@@ -250,7 +252,12 @@ def _gathered(
 
 def class_subset(model: models.Classifier, cfg: config.Config, split: SplitRunner) -> Evaluator:
     """`top1`, `top5` and `count` among the classes that the split has."""
-    return Whole(lambda found: measures.class_subset(*found[:2]), model, cfg, split)
+
+    def measure(found: Outputs) -> dict[str, float]:
+        scores = np.asarray(losses.ranked(jnp.asarray(found.logits), cfg.loss))
+        return measures.class_subset(scores, found.labels)
+
+    return Whole(measure, model, cfg, split)
 
 
 def label_sets(
@@ -267,6 +274,7 @@ def label_sets(
     left out, as it is unknown which images show their classes. `keep` gets the outputs.
     """
     chances = functools.partial(measures.probabilities, loss=cfg.loss)
+    predict = functools.partial(measures.predicted, loss=cfg.loss)
 
     def measure(found: Outputs) -> dict[str, float]:
         keep(found)
@@ -274,13 +282,15 @@ def label_sets(
             logits, labels = found.logits[:, annotated], found.labels[:, annotated]
             found = Outputs(logits, labels, found.index)
         each = losses.cross_entropy(*map(jnp.asarray, found[:2]), loss=cfg.loss)
+        scores = np.asarray(losses.ranked(jnp.asarray(found.logits), cfg.loss))
         return metrics.measure(
             found,
             cfg.evaluation.metrics,
             seed=cfg.seed,
             each={"loss": np.asarray(each)},
             chances=chances,
-            own=functools.partial(measures.label_sets, *found[:2]),
+            predict=predict,
+            own=functools.partial(measures.label_sets, scores, found.labels),
         ) | {"count": len(found.logits)}
 
     return Whole(measure, model, cfg, split)
@@ -360,6 +370,7 @@ def whole_classification(
             ranks=ranks,
             each=each,
             chances=functools.partial(measures.probabilities, loss=cfg.loss),
+            predict=functools.partial(measures.predicted, loss=cfg.loss),
         )
         # `means` win: those in `further` are NaN where a single image has an infinite loss.
         return further | means | results

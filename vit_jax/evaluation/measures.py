@@ -46,7 +46,7 @@ def classification(logits: jax.Array, label: jax.Array, loss: config.Loss) -> di
     """
     chex.assert_shape(label, (logits.shape[0],))
     chex.assert_type([logits, label], [jnp.float32, jnp.int32])
-    rank = losses.rank_of_label(logits, label)
+    rank = losses.rank_of_label(losses.ranked(logits, loss), label)
     each = losses.cross_entropy(logits, label, loss=loss)
     return {"top1": rank < 1, "top5": rank < 5, "loss": each}
 
@@ -60,6 +60,13 @@ def probabilities(logits: np.ndarray, loss: config.Loss) -> np.ndarray:
     if loss.name == "sigmoid" or loss.meaning == "softmax":
         return metrics.scores(logits, several=loss.name == "sigmoid")
     return np.asarray(losses.probabilities(logits, loss), np.float64)  # of a plug-in
+
+
+def predicted(logits: np.ndarray, loss: config.Loss, *, several: bool) -> np.ndarray:
+    """The classes of logits (N, K), as `metrics.predicted`; a plug-in's by its probabilities."""
+    own = losses.own_probabilities(loss)
+    scores = logits if own is None else np.asarray(own(logits))
+    return scores > 0.5 if several and own else metrics.predicted(scores, several=several)
 
 
 def several_right(logits: jax.Array, right: jax.Array) -> tuple[dict[str, jax.Array], jax.Array]:

@@ -44,6 +44,7 @@ def measure(
     ranks: Array | None = None,
     each: Mapping[str, Array] = MappingProxyType({}),
     chances: Callable[[Array], Array] | None = None,
+    predict: Callable[..., Array] | None = None,
     own: Callable[[Array], Arrays] = lambda _: {},
 ) -> dict[str, float]:
     """The metrics of `config.METRICS` of these groups, by name; none of no images.
@@ -57,9 +58,11 @@ def measure(
       ranks: (K,) of the classes in their order, which `ordinal` needs.
       each: (N,) values of single images, by the names of their means.
       chances: probabilities (N, K) of logits, by which `auroc` ranks images; None: `scores`.
+      predict: the classes of logits, as `predicted`, which is the default.
       own: further values (R,) by name, of weights.
     """
     logits, labels, _ = outputs
+    predict = predict or predicted
     count = len(logits)
     if not count:
         return {}
@@ -71,12 +74,12 @@ def measure(
         # All or none: else a draw with such an image is infinite, and one without it, 0 x inf, NaN.
         found[name] = weights @ np.float64(values if finite else values * np.nan) / count
     if "f1" in groups:
-        found |= f1(truth, predicted(logits, several=truth.ndim == 2), logits.shape[1], weights)
+        found |= f1(truth, predict(logits, several=truth.ndim == 2), logits.shape[1], weights)
     if "auroc" in groups:
         chances = chances or functools.partial(scores, several=truth.ndim == 2)
         found |= ranking(chances(logits), truth, weights)
     if "ordinal" in groups and ranks is not None:
-        found |= ordinal(truth, predicted(logits, several=False), ranks, weights)
+        found |= ordinal(truth, predict(logits, several=False), ranks, weights)
     if "calibration" in groups:
         found["ece"] = calibration_error(logits, truth, weights)
         temperature = fit_temperature(logits, truth) if fit else temperature

@@ -134,7 +134,7 @@ def write_tables(
             _write_table(part / "images.csv", header, rows)
         return
     truth = labels > 0 if several else labels
-    best = metrics.predicted(logits, several=several)
+    best = measures.predicted(logits, loss, several=several)
     chances = np.asarray(losses.probabilities(opened.scaled(logits), loss))
 
     def named(value: Any) -> str:

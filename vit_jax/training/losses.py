@@ -141,10 +141,15 @@ def probabilities(logits: jax.typing.ArrayLike, loss: config.Loss) -> jax.Array:
 
 def most_probable(logits: jax.Array, loss: config.Loss, count: int) -> tuple[jax.Array, jax.Array]:
     """The highest probabilities of logits (B, K) and their classes, (B, count) each."""
-    chances, own = probabilities(logits, loss), own_probabilities(loss)
+    _, classes = jax.lax.top_k(ranked(logits, loss), count)
+    return jnp.take_along_axis(probabilities(logits, loss), classes, axis=-1), classes
+
+
+def ranked(logits: jax.Array, loss: config.Loss) -> jax.Array:
+    """Scores (B, K) that order the classes of an image: logits, or a plug-in's probabilities."""
+    own = own_probabilities(loss)
     # By the logits: of those from 17 on, all sigmoids are 1 in float32, and none would be first.
-    _, classes = jax.lax.top_k(logits if own is None else chances, count)
-    return jnp.take_along_axis(chances, classes, axis=-1), classes
+    return logits if own is None else own(logits)
 
 
 def own_probabilities(loss: config.Loss) -> Callable[[jax.typing.ArrayLike], jax.Array] | None:

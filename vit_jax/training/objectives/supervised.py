@@ -102,7 +102,8 @@ class Supervised(Objective):
         if self._weights is not None:  # of a blend, in proportion to its parts
             loss *= targets @ jnp.asarray(self._weights, jnp.float32)
         # Of a blend, the label with the larger part is the row's own; of CutMix, it may be less.
-        correct = losses.best_is_right(logits, labels, several=cfg.data.multilabel)
+        scores = losses.ranked(logits, cfg.loss)
+        correct = losses.best_is_right(scores, labels, several=cfg.data.multilabel)
         each = {"loss": loss, "correct": correct.astype(jnp.float32)}
         return each, {**out, "logits": logits}
 
