@@ -220,6 +220,7 @@ def test_labels_without_a_part_in_the_loss_are_said(target, weight, smoothing, l
     cfg = runs.configure(
         objective={"name": "distillation", "teacher": "x", "target": target, "weight": weight},
         train={"label_smoothing": smoothing},
+        checkpoint={"best": "auto"},
     )
     found = checks.unused_labels(cfg)
     assert len(found) == len(lines)
@@ -231,6 +232,8 @@ def test_an_untrained_head_has_no_metrics():
     learned = {"name": "distillation", "teacher": "x", "target": "tokens"}
     with pytest.raises(config.ConfigError, match=r"metrics=f1: objective\.target=tokens trains no"):
         runs.configure(objective=learned, evaluation={"metrics": ("f1",)})
+    with pytest.raises(config.ConfigError, match=r"best=top1: objective\.target=tokens trains no"):
+        runs.configure(objective=learned, checkpoint={"best": "top1"})
 
 
 DINO = {"objective.name": "dino", "data.train_crop": "inception", "train.label_smoothing": 0}

@@ -557,7 +557,10 @@ def _check_metrics(cfg: config.Config) -> None:
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
     if not cfg.knows_classes and cfg.distillation is not None:
         unread = {"evaluation.metrics": (), "evaluation.tasks": ()}
-        _require(cfg, unread, f"objective.target={cfg.distillation.target} trains no head")
+        why = f"objective.target={cfg.distillation.target} trains no head"
+        _require(cfg, unread, why)
+        if best not in ("auto", "knn", None):
+            raise ConfigError(f"checkpoint.best={best}: {why}; set auto, or knn")
     if cfg.data.targets:
         return
     key = f"evaluation.metrics={config.show(asked)}"
