@@ -275,6 +275,8 @@ def test_a_transfer_from_python_is_that_of_the_command(monkeypatch, tmp_path):
     assert done == [
         (("digits", {"seed": 1}), given | {"tiny": True}), (7, tmp_path, [2]),
     ]  # fmt: skip
+    with pytest.raises(config.ConfigError, match="run `vit_jax train home/ResNet-half` first"):
+        transfer.transfer("home/ResNet-digits", tmp_path)
 
 
 def test_devices_are_the_last_words_of_the_process_that_looks_for_them(monkeypatch):

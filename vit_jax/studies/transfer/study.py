@@ -21,6 +21,7 @@ from vit_jax.studies.devices import Environment, shares
 from vit_jax.studies.records import DONE, FAILED, Records, sealed, unsealed
 from vit_jax.studies.study import Study
 from vit_jax.studies.transfer.plan import SELECTED_BY, Candidate, TransferPlan, create_plan
+from vit_jax.training import run_config
 from vit_jax.utils import intervals, limits, storage
 
 FILE, CELLS, PAGE = "transfer.json", "cells.jsonl", "transfer.html"
@@ -73,10 +74,12 @@ def transfer(
 --rates=0.003,0.01,0.03
     """
     plan = os.fspath(name_or_plan) if isinstance(name_or_plan, os.PathLike) else name_or_plan
+    folder, given = storage.given_path("workdir", workdir), overrides or {}
     if isinstance(plan, str):
+        run_config.start(plan, given, folder, tiny=smoke)  # says and refuses what training would
         plan = create_plan(
             plan,
-            overrides or {},
+            given,
             rates=rates,
             search=search,
             draws=draws,
@@ -85,7 +88,7 @@ def transfer(
             tiny=smoke,
         )
     with logs.shown():
-        return perform(plan, storage.given_path("workdir", workdir), shares(parallel))
+        return perform(plan, folder, shares(parallel))
 
 
 def perform(
