@@ -75,13 +75,7 @@ def check_options(cfg: config.Config) -> None:
         _check_plain_colors(cfg)
     _check_crops(data)
     if cfg.distillation is not None:
-        if cfg.distillation.teacher is None:
-            raise ConfigError(
-                "objective.teacher=none: distillation needs a teacher; name a run directory, a "
-                "file or folder of weights, or a published name"
-            )
-        why = "does not go with objective.name=distillation, whose teacher sees the same pixels"
-        _require(cfg, {"train.augmentations": ()}, why)
+        _check_distillation(cfg, cfg.distillation)
     if data.targets:
         _check_targets(cfg)
     # mae is a metric of ordered classes, too.
@@ -553,14 +547,25 @@ def check_decay(cfg: config.Config) -> None:
             )
 
 
+def _check_distillation(cfg: config.Config, distillation: config.Distillation) -> None:
+    if distillation.teacher is None:
+        raise ConfigError(
+            "objective.teacher=none: distillation needs a teacher; name a run directory, a "
+            "file or folder of weights, or a published name"
+        )
+    why = "does not go with objective.name=distillation, whose teacher sees the same pixels"
+    _require(cfg, {"train.augmentations": ()}, why)
+    # First, as other checks of these propose other values.
+    if not cfg.knows_classes:
+        unread = {"evaluation.metrics": (), "evaluation.tasks": ()}
+        why = f"objective.target={distillation.target} trains no head"
+        _require(cfg, unread, why)
+        if cfg.checkpoint.best not in ("auto", "knn", None):
+            raise ConfigError(f"checkpoint.best={cfg.checkpoint.best}: {why}; set auto, or knn")
+
+
 def _check_metrics(cfg: config.Config) -> None:
     asked, best, loss = cfg.evaluation.metrics, cfg.checkpoint.best, cfg.loss.name
-    if not cfg.knows_classes and cfg.distillation is not None:
-        unread = {"evaluation.metrics": (), "evaluation.tasks": ()}
-        why = f"objective.target={cfg.distillation.target} trains no head"
-        _require(cfg, unread, why)
-        if best not in ("auto", "knn", None):
-            raise ConfigError(f"checkpoint.best={best}: {why}; set auto, or knn")
     if cfg.data.targets:
         return
     key = f"evaluation.metrics={config.show(asked)}"
