@@ -156,5 +156,10 @@ def _start(
         raise config.ConfigError(line + type(name_or_config).__name__)
     # Validated again: `dataclasses.replace` makes a Config that no check has seen.
     cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
+    if cfg.init_from is None and cfg.name in catalog.names():
+        about = catalog.about(cfg.name)
+        if about.warning or "init_from" in about.lifted_by:
+            # By its name alone it would be refused, or say so.
+            logs.warn_of_assumptions(cfg.name, ["init_from=none: begins with random weights"])
     # Every option of a Config counts as set by the user: `init_from` replaces none of them.
     return cfg, {key: config.get(cfg, key) for key, _, _ in config.fields(cfg)}, directory

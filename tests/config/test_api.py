@@ -5,6 +5,7 @@ import logging
 import pathlib
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from vit_jax.inference import conversion, embedding, loading, prediction
 from vit_jax.runtime import backend, logs
 from vit_jax.studies.transfer import study
 from vit_jax.training import build
-from vit_jax.utils.errors import UserError
+from vit_jax.utils.errors import AssumptionWarning, UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = {
@@ -111,6 +112,14 @@ def test_a_config_trains_like_its_name(run, tmp_path):
     assert runs.digests(tmp_path / "run") == runs.digests(run)
     with pytest.raises(config.ConfigError, match="holds another run"):
         vit_jax.train(cfg, tmp_path / "run", {"seed": 1})
+
+
+def test_a_config_whose_name_needs_weights_says_that_it_has_none(tmp_path):
+    cfg = vit_jax.get_config("home/ResNet-digits")
+    with pytest.warns(AssumptionWarning, match="digits: init_from=none: begins with random weigh"):
+        vit_jax.preview(cfg, tmp_path / "run")
+    with warnings.catch_warnings(action="error"):
+        vit_jax.preview(vit_jax.get_config("digits"), tmp_path / "run")
 
 
 def test_a_path_and_a_number_of_numpy_mean_what_their_texts_do(run, tmp_path):
