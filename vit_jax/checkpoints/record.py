@@ -301,7 +301,7 @@ def best(commits: Mapping[int, Commit], metric: str | None) -> int | None:
 
 
 def same_images(before: Mapping[str, Any], now: Mapping[str, Any], metric: str) -> bool:
-    """Whether a metric of two checkpoints is of the same images, as far as their facts say."""
+    """Whether two checkpoints measured a metric on the same images; unknown ones count as same."""
     one, other = (facts.get("measured", {}) for facts in (before, now))
     # What is measured on features may be of any split.
     names = {metric.partition("/")[0]} & other.keys() or other.keys()

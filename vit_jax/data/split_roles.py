@@ -143,20 +143,18 @@ def check_splits(data: config.Data, *, labels: bool = True) -> None:
     # Lists, tars and tables take a synonym, and a validation split for `test` where there is none.
     there = () if data.source in ("folder", "tfds") else list_splits(data, labels=labels)
 
-    def found(split: str) -> str:
-        return splits.in_folder(split, there)
-
     trained, evaluated, test = data.train_split, data.eval_split, data.test_split
+    read = {split: splits.in_folder(split, there) for split in (trained, evaluated, test) if split}
     for key, other in (("train_split", trained), ("eval_split", evaluated)):
-        if test is not None and splits.overlap(found(test), found(other)):
+        if test is not None and splits.overlap(read[test], read[other]):
             raise config.ConfigError(
                 f"data.test_split={test}: has images of data.{key}={other}; "
                 "name a split of its own, or none"
             )
-    if splits.overlap(found(evaluated), found(trained)) and not splits.overlap(evaluated, trained):
+    if splits.overlap(read[evaluated], read[trained]) and not splits.overlap(evaluated, trained):
         raise config.ConfigError(
             f"data.eval_split={evaluated}: has images of data.train_split={trained}, as both mean "
-            f"{splits.parts(found(trained))[0].name}; name another split, or both alike"
+            f"{splits.parts(read[trained])[0].name}; name another split, or both alike"
         )
 
 

@@ -50,7 +50,12 @@ class Evaluation:
     ) -> None:
         """Builds the evaluators; raises ConfigError or DataError.
 
-        Args, besides the attributes:
+        Args:
+          cfg: a complete config with the number of classes.
+          source: images of the evaluation split; None: it is not evaluated.
+          classes: names of the head's classes.
+          model: the model.
+          mesh: the devices.
           head: `classes` where the head existed before the data; splits are matched with it.
           temperature: of the head; None: one is fitted if a validation split is evaluated.
           keep: is given the outputs of the evaluation split.
