@@ -73,6 +73,18 @@ def test_divergences(target):
     assert distance(student_out, student_out) < 1e-9
 
 
+@pytest.mark.parametrize(("weight", "known"), [(1.0, False), (0.5, True)])
+def test_a_head_that_no_loss_trains_has_no_top1(weight, known):
+    student, cfg = network()
+    options = {"teacher": "x", "target": "features", "weight": weight, "temperature": 2.0}
+    cfg = dataclasses.replace(cfg, objective=config.Distillation(**options))
+    objective = distillation.Distillation(Setup(cfg, student, None, 1), **options)
+    outputs = {"loss": jnp.ones(6), "correct": jnp.ones(6)}
+    outputs |= objective.compare(random_outputs(student, 1), random_outputs(student, 2))
+    _, measures = objective.loss(outputs, None)
+    assert ("top1" in measures, "top1" in objective.measures) == (known, known)
+
+
 @pytest.mark.parametrize("target", ["logits", "features", "tokens"])
 def test_both_losses_are_weighed(target):
     student, cfg = network()

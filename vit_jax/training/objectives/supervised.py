@@ -24,7 +24,8 @@ class Supervised(Objective):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         train = setup.cfg.train
-        if setup.cfg.data.targets:
+        # Numbers have no classes, and a head that no loss reaches knows none.
+        if setup.cfg.data.targets or not setup.cfg.knows_classes:
             self.measures = tuple(name for name in self.measures if name != "top1")
         self._augmentations = [components.make(one, AUGMENTATIONS) for one in train.augmentations]
         counts = setup.counts
@@ -113,5 +114,5 @@ class Supervised(Objective):
 
     def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The mean loss, and of classes `top1`."""
-        found = {"top1": jnp.mean(outputs["correct"])} if "correct" in outputs else {}
+        found = {"top1": jnp.mean(outputs["correct"])} if "top1" in self.measures else {}
         return jnp.mean(outputs["loss"]), found
