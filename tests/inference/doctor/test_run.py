@@ -111,15 +111,26 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(
         run.loading, "load", lambda *_: types.SimpleNamespace(config=config.Config())
     )
-    monkeypatch.setattr(run.examination, "examine", lambda *_: "what was found")
+    found = types.SimpleNamespace(notes=[])
+    monkeypatch.setattr(run.examination, "examine", lambda *_: found)
     monkeypatch.setattr(run.html, "page", lambda document: "text")
     page = tmp_path / "page.html"
-    assert run.doctor(tmp_path, output=page) == "what was found"
+    assert run.doctor(tmp_path, output=page) is found
     assert page.read_text() == "text"
     full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr(run.storage, "write_atomically", Mock(side_effect=full))
     with pytest.raises(Exception, match=f"^--output={page}: cannot be written: No space left"):
         run.doctor(tmp_path, output=page)
+
+
+def test_python_is_told_what_could_not_be_checked(tmp_path, monkeypatch, caplog):
+    found = types.SimpleNamespace(notes=["labels are 50% guesses", "outliers need more"])
+    monkeypatch.setattr(run, "list_images", lambda *_, **__: None)
+    monkeypatch.setattr(run, "read_images", lambda *_: None)
+    monkeypatch.setattr(run.loading, "load", lambda *_: None)
+    monkeypatch.setattr(run.examination, "examine", lambda *_: found)
+    run.doctor(tmp_path)
+    assert caplog.messages == found.notes
 
 
 @pytest.mark.parametrize(("name", "value"), [("cosine", 1.5), ("cosine", 0), ("holdout", 1)])

@@ -27,7 +27,7 @@ IMBALANCED = 3.0  # ratio of the largest to the smallest class from which it is 
 
 
 def summarize(found: e.Examination) -> list[str]:
-    """The most important findings: leaks, conflicts, imbalance, assumptions."""
+    """The most important findings: leaks, conflicts, imbalance."""
     listing, lines = found.listing, []
     count = len(listing.paths)
     pictures = count - sum(len(group) - 1 for group in found.groups) - len(found.images.errors)
@@ -45,7 +45,7 @@ def summarize(found: e.Examination) -> list[str]:
     if conflicts := len(found.findings["conflict"]):
         lines.append(f"{conflicts:,} images have copies in another class: no model can be right")
     if listing.several:
-        return [*lines, *found.notes]  # neither sampling nor weights are for them
+        return lines  # neither sampling nor weights are for them
     # Those of the first split, which is trained on: the others are often balanced.
     trained = listing.label[(listing.split == 0) & (listing.label >= 0)]
     counts = np.bincount(trained, minlength=len(listing.classes))
@@ -58,7 +58,7 @@ def summarize(found: e.Examination) -> list[str]:
             f"{most} has {counts.max():,} images{where}, {least} {counts.min():,}"
             + (": try data.sampling=balanced or train.class_weights=balanced" * bool(counts.all()))
         )
-    return [*lines, *found.notes]
+    return lines
 
 
 def leaks(found: e.Examination) -> dict[str, tuple[int, int]]:
@@ -108,7 +108,7 @@ def document(found: e.Examination, data: config.Data) -> Document:
     ]
     rows = describe(found)
     blocks: list[Block] = [Numbers(items=numbers)]
-    blocks += [Paragraph(text=line) for line in summarize(found)]
+    blocks += [Paragraph(text=line) for line in (*summarize(found), *found.notes)]
     blocks.append(
         Table(header=("finding", "images", "in the list", "what it is"), rows=rows)
         if rows

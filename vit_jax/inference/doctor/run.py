@@ -67,6 +67,8 @@ def doctor(
     found = examination.examine(
         listing, read_images(listing, model), os.fspath(checkpoint), tuple(leave_out), cosine
     )
+    for note in found.notes:
+        logs.log.warning("%s", note)
     if listed is not None:
         write_fix_list(listed, found)
     if page is not None:
