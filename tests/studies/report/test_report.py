@@ -77,7 +77,11 @@ def test_accepted_changes_are_listed(tmp_path):
     pages.write_run(tmp_path, record=False)
     pages.write_record(tmp_path, 25, changes=["step 20: data.root: other examples"])
     line = "Resumed with a change (--accept) at step 20: data.root: other examples."
-    assert line in page_of(tmp_path)[0].words
+    words = page_of(tmp_path)[0].words
+    assert line in words
+    assert "Training time" in words
+    pages.write_record(tmp_path, 30, changes=["step 20: the options (train.batch_size: 8 -> 4)"])
+    assert "Training time" not in page_of(tmp_path)[0].words
 
 
 def test_a_run_of_the_catalog_stands_beside_the_paper(tmp_path):

@@ -187,8 +187,10 @@ class StoredRun:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of training by the logged speed, without evaluation and saving."""
-        if self.cfg is None:
+        """Seconds of training by the logged speed, without evaluation and saving, or None."""
+        # The log has images per second; after a change, not how many each step took.
+        changed = any("train.batch_size: " in change for change in self.record.get("changes", ()))
+        if self.cfg is None or changed:
             return None
         speeds, total, before = self.points("speed/images_per_second"), 0.0, 0.0
         for step, speed in speeds:
