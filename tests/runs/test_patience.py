@@ -56,6 +56,10 @@ def test_what_is_recorded_goes_on():
         for step in range(stopped, 5):
             second.observe(step + 1, {"test/top1": values[step]})
             assert second.over == expected[step]
+    # By another metric: a loss of -0.4 would never be better than an accuracy of 0.3.
+    other = create(best="loss")
+    other.resume(whole.facts["patience"])
+    assert observed(other, [{"test/loss": 0.4}, {"test/loss": 0.3}]) == [False, False]
     assert create(patience=None).facts == {}
 
 

@@ -36,7 +36,8 @@ class Patience:
 
     def resume(self, recorded: Mapping[str, Any] | None) -> None:
         """Goes on from the `patience` of a commit record."""
-        if recorded is not None:
+        # Scores by another metric, as `checkpoint.best` may change, compare with nothing here.
+        if recorded is not None and recorded.get("metric", self.metric) == self.metric:
             # JSON has lists, and scores are compared as tuples.
             self._best = recorded["best"] and tuple(recorded["best"])
             self._waited, self._step = recorded["waited"], recorded["step"]
@@ -62,4 +63,5 @@ class Patience:
         if self.allowed is None:
             return {}
         best = self._best and [max(value, -LOWEST) for value in self._best]
-        return {"patience": {"best": best, "waited": self._waited, "step": self._step}}
+        count = {"metric": self.metric, "best": best, "waited": self._waited, "step": self._step}
+        return {"patience": count}
