@@ -306,7 +306,8 @@ def test_an_evaluation_cut_short_by_a_stop_has_no_numbers():
         made.run(0, 0)
     assert saves(made) == [(2, None)]
     # Nor is it one without a better checkpoint: the resumed run would end here.
-    assert made.saver.record["patience"] == {"best": None, "waited": 0, "step": -1}
+    count = {"metric": "test/top1", "best": None, "waited": 0, "step": -1}
+    assert made.saver.record["patience"] == count
     assert [step for step, values in made.metrics.lines if "test/top1" in values] == []
 
 

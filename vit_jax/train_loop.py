@@ -64,8 +64,6 @@ def train(
             del teacher  # its copy in host memory
             patience.resume(start.patience)
             end = start.step if patience.over else steps
-            # The test split is measured once, so a finished run that is started again only reads
-            # its numbers.
             at_end = evaluation.at_end
             tested = at_end and at_end.recorded(end, files)
 
@@ -94,8 +92,9 @@ def train(
             if jax.process_count() == 1:
                 session.stop.release()  # all is saved: from here on a signal ends the process
             log.end(end)
-            # Once, at the very end, and on the checkpoint that validation chose.
-            if at_end and tested == {}:
+            # Once, at the very end, and on the checkpoint that validation chose: started again, a
+            # finished run only reads its numbers, unless its state was just measured anew.
+            if at_end and (tested := at_end.recorded(end, files)) == {}:
                 tested = at_end(end, trainer.eval_params(live), manager, session, files)
             return collect_outcome(cfg, end, last, tested or {}, session, files)
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 import types
 
 import cv2
@@ -81,6 +82,20 @@ def test_results_are_those_of_the_last_step_and_of_this_split(tmp_path):
     files = types.SimpleNamespace(folder=tmp_path)
     assert create(None).recorded(20, files) == {"test/top1": 0.2}
     assert create(None).recorded(15, files) == {}
+
+
+def test_a_state_that_was_measured_again_has_no_results_of_the_test_split(tmp_path):
+    """As after an accepted change of the images: those of the test split may be others too."""
+    lines = [
+        {"step": 20, "val/top1": 0.1, "val/split": "val"},
+        {"step": 20, "test/top1": 0.2, "test/split": "test[:9]"},
+        {"step": 20, "val/top1": 0.3, "val/split": "val"},
+    ]
+    files = types.SimpleNamespace(folder=tmp_path)
+    for count, expected in ((2, {"test/top1": 0.2}), (3, {})):
+        text = "".join(json.dumps(one) + "\n" for one in lines[:count])
+        (tmp_path / "metrics.jsonl").write_text(text)
+        assert create(None).recorded(20, files) == expected
 
 
 def test_a_stop_meanwhile_leaves_it_to_be_measured(tmp_path):
@@ -197,6 +212,19 @@ def test_a_finished_run_repeated_does_nothing(run, monkeypatch, capsys):
     assert "restart" not in said
     assert "nothing is left to train or to measure" in said
     assert all(path.read_bytes() == content for path, content in before.items())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_device")
+def test_test_images_that_were_accepted_as_others_are_measured_again(root, run, tmp_path):
+    """All of one color now: the results of the images before would stand beside them."""
+    images, workdir = tmp_path / "images", shutil.copytree(run.workdir, tmp_path / "run")
+    shutil.copytree(root, images)
+    shutil.rmtree(images / "test/red")
+    options = {**OPTIONS, "data.root": str(images)}
+    again = vit_jax.train("image_folder-32", workdir, options, accept=["data"])
+    assert again.results["test/count"] == 5
+    assert again.results["test/step"] == 12  # the only one that was measured since
 
 
 def test_a_test_split_that_cannot_be_opened_is_said_at_the_start(root, tmp_path, capsys):

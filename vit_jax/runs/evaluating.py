@@ -145,16 +145,22 @@ class TestEvaluation:
         return results
 
     def recorded(self, end: int, files: RunFiles) -> dict[str, float]:
-        """The results that an earlier process has written, or none; all processes call this."""
+        """The results that were written before, or none; all processes call this.
+
+        A state that has been measured again since, as after an accepted change, has none.
+        """
         return collectives.broadcast_from_main(lambda: self._recorded(end, files))
 
     def _recorded(self, end: int, files: RunFiles) -> dict[str, float]:
         assert files.folder is not None  # in process 0
         file = files.folder / "metrics.jsonl"
         prefix, found = f"{self.role.name}/", {}
-        for line in logs.read_metrics(file) if file.exists() else ():
-            if line["step"] == end and line.get(f"{prefix}split") == self.role.split:
+        lines = logs.read_metrics(file) if file.exists() else []
+        for line in (one for one in lines if one["step"] == end):
+            if line.get(f"{prefix}split") == self.role.split:
                 found = {k: v for k, v in line.items() if k.startswith(prefix)}
+            elif any(k.endswith("/split") and not k.startswith(prefix) for k in line):
+                found = {}
         # The line also names the split, which is no number.
         return {k: v for k, v in found.items() if isinstance(v, int | float)}
 

@@ -244,7 +244,9 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
     for _, line in storage.read_lines(path, limits.METRICS):
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             # Names included: a step's training metrics and its evaluation are separate lines.
-            lines[line["step"], tuple(sorted(line))] = line
+            key = line["step"], tuple(sorted(line))
+            lines.pop(key, None)  # so that lines of a step are in the order of the last ones
+            lines[key] = line
     return sorted(lines.values(), key=lambda line: line["step"])
 
 
