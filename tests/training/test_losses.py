@@ -227,6 +227,9 @@ def test_the_supervised_loss_is_weighted_and_adjusted():
         )
         found[name] = np.asarray(each["loss"])
     assert counts.images.tolist() == np.bincount([source[i].label for i in range(200)]).tolist()
+    # A head may have outputs without a class.
+    wider = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, num_classes=12))
+    assert losses.count_classes(wider, source).images.tolist() == [*counts.images, 0, 0]
     weights = 200 / (10 * counts.images)
     np.testing.assert_allclose(found["weighted"], found["plain"] * (shares @ weights), rtol=1e-5)
     logits = np.asarray(out["logits"], np.float64) + np.log(counts.images / 200)

@@ -207,7 +207,7 @@ class ClassCounts(NamedTuple):
 
     Attributes:
       names: of the classes.
-      images: (K,) of each.
+      images: (K,) of each output of the head, of which the last may have no class.
     """
 
     names: tuple[str, ...]
@@ -256,5 +256,7 @@ def count_classes(cfg: config.Config, source: Source) -> ClassCounts | None:
     """Counts of the training images by class, if the config's loss needs them."""
     if not cfg.train.class_weights and not isinstance(cfg.loss, config.LogitAdjusted):
         return None
-    names = tuple(source.classes)
-    return ClassCounts(names, np.bincount(read_labels(source), minlength=len(names)))
+    # A head may have more outputs than the data have classes.
+    outputs = max(len(source.classes), cfg.model.num_classes or 0)
+    images = np.bincount(read_labels(source), minlength=outputs)
+    return ClassCounts(tuple(source.classes), images)
