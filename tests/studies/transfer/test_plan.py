@@ -284,6 +284,13 @@ def test_devices_are_the_last_words_of_the_process_that_looks_for_them(monkeypat
     assert devices.find_devices() == ("gpu", 4)
 
 
+def test_each_run_of_a_search_has_the_measure_that_chooses():
+    overrides = {"train.label_smoothing": "0"}
+    search = {"objective.name": ["supervised", "mae"]}
+    with pytest.raises(config.ConfigError, match=r"objective.name=mae: transfer chooses by top-1"):
+        transfer.create_plan("digits", overrides, rates=[0.001], search=search)
+
+
 def test_numbers_have_no_top1_to_choose_by(tmp_path):
     (tmp_path / "train.csv").write_text("image,age\na.png,3\n")
     given = {

@@ -166,24 +166,10 @@ def create_plan(
         cfg = run_config.config_from_values(values, given, tiny=tiny)
         checks.check_fixed(cfg, "transfer")
         checks.check_decay(cfg)
+        _check_chooses(cfg)
         return directory.as_in_weights(cfg, given)
 
     base = resolve({}, {})
-    if not base.needs_labels:
-        raise ConfigError(
-            f"objective.name={base.objective.name}: transfer chooses by top-1, and an objective "
-            f"without labels has none; run `vit_jax train {base.name}`"
-        )
-    if not base.knows_classes and base.distillation is not None:
-        raise ConfigError(
-            f"objective.target={base.distillation.target}: transfer chooses by top-1, and this "
-            f"trains no head; set objective.target=logits, or run `vit_jax train {base.name}`"
-        )
-    if base.data.targets:
-        raise ConfigError(
-            f"data.targets={config.show(base.data.targets)}: transfer chooses by top-1, and "
-            f"numbers have none; run `vit_jax train {base.name}`"
-        )
     unused = {"checkpoint.patience": (None,), "checkpoint.best": ("auto", "top1", None)}
     for key, fits in unused.items():
         if (given := config.get(base, key)) not in fits:
@@ -231,6 +217,25 @@ def create_plan(
         choose_seeds=tuple(choose_seeds) or protocol.choose_seeds or (base.seed,),
         seeds=tuple(seeds) or protocol.seeds,
     )
+
+
+def _check_chooses(cfg: config.Config) -> None:
+    """Raises ConfigError for a run without the top-1 that a transfer chooses by."""
+    if not cfg.needs_labels:
+        raise ConfigError(
+            f"objective.name={cfg.objective.name}: transfer chooses by top-1, and an objective "
+            f"without labels has none; run `vit_jax train {cfg.name}`"
+        )
+    if not cfg.knows_classes and cfg.distillation is not None:
+        raise ConfigError(
+            f"objective.target={cfg.distillation.target}: transfer chooses by top-1, and this "
+            f"trains no head; set objective.target=logits, or run `vit_jax train {cfg.name}`"
+        )
+    if cfg.data.targets:
+        raise ConfigError(
+            f"data.targets={config.show(cfg.data.targets)}: transfer chooses by top-1, and "
+            f"numbers have none; run `vit_jax train {cfg.name}`"
+        )
 
 
 def _each(name: str, given: Any, number: Callable[[Any], Number], what: str) -> list[Number]:
