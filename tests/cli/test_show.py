@@ -53,6 +53,18 @@ def test_options_that_others_make_void_are_not_shown(options, tmp_path, monkeypa
     assert shown == dataclasses.replace(cfg, name=shown.name)
 
 
+@pytest.mark.parametrize("given", [{}, {"data.eval_split": "test"}, {"data.test_split": "none"}])
+def test_splits_of_files_that_are_set_and_that_are_found(given, tmp_path, capsys):
+    for split in ("train", "val", "test"):
+        (tmp_path / "photos" / split).mkdir(parents=True)
+    given |= {"data.source": "folder", "data.root": str(tmp_path / "photos")}
+    flags = [f"--config.{key}={value}" for key, value in given.items()]
+    assert cli.main(["show", "digits", "--python", *flags]) == 0
+    (tmp_path / "mine.py").write_text(capsys.readouterr().out)
+    shown = run_config.resolve(str(tmp_path / "mine.py"), {})
+    assert shown.data == run_config.resolve("digits", given).data
+
+
 def test_what_weights_decide_is_not_shown_and_that_is_said(capsys):
     said = "init_from: options that belong to its weights, such as model.gelu and data.mean"
     for given, count in (((), 0), (("--config.init_from=AugReg",), 1)):

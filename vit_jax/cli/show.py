@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     # Not validated as a whole: a recipe can be shown before its data is configured.
     values = run_config.named_values(reference, overrides)
-    cfg = config.build(config.override(values, overrides))
+    cfg = run_config.build(config.override(values, overrides))
     run_config.check_read(cfg, overrides)
     about = catalog.about(reference)
     if args.python:
@@ -73,7 +73,10 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 def config_file(cfg: config.Config, about: catalog.About, reference: str) -> str:
     """A Python file that makes the config of `reference` by itself: one `get_config()`."""
     values: dict[str, Any] = {}
-    for key, value in config.changed(cfg).items():
+    given = config.changed(cfg)
+    if cfg.data.source in config.FILES:  # left out, it would be the one that is there
+        given["data.eval_split"] = cfg.data.eval_split
+    for key, value in given.items():
         section, _, name = key.rpartition(".")
         node = values.setdefault(section, {}) if section else values
         node[name] = value

@@ -52,14 +52,7 @@ def config_from_values(
     values: Mapping[str, object], overrides: Mapping[str, object], *, tiny: bool = False
 ) -> config.Config:
     """The complete config of nested options; raises ConfigError."""
-    given = config.override(values, overrides)
-    cfg = config.build(given)
-    own = given.get("data", {})
-    if cfg.data.source in config.FILES and "eval_split" not in own:
-        # A folder with its own validation split is meant to choose the checkpoint by it.
-        test = cfg.data.test_split if "test_split" in own else split_roles.AUTO
-        data = dataclasses.replace(cfg.data, eval_split=split_roles.AUTO, test_split=test)
-        cfg = dataclasses.replace(cfg, data=data)
+    cfg = build(config.override(values, overrides))
     check_read(cfg, overrides)
     if tiny:
         small = shrink(cfg)
@@ -69,6 +62,17 @@ def config_from_values(
         kept = {key: value for key, value in overrides.items() if key not in gone}
         cfg = config.build(config.override(config.to_dict(small), kept))
     return complete(_located(cfg))
+
+
+def build(given: Mapping[str, Any]) -> config.Config:
+    """The config of nested options, which need not be complete; raises ConfigError."""
+    cfg, own = config.build(given), given.get("data", {})
+    if cfg.data.source not in config.FILES or "eval_split" in own:
+        return cfg
+    # A folder with its own validation split is meant to choose the checkpoint by it.
+    test = cfg.data.test_split if "test_split" in own else split_roles.AUTO
+    data = dataclasses.replace(cfg.data, eval_split=split_roles.AUTO, test_split=test)
+    return dataclasses.replace(cfg, data=data)
 
 
 def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
