@@ -140,6 +140,17 @@ def test_what_peft_could_not_add_is_one_line(run, tmp_path, options, names, said
     assert not (tmp_path / "out").exists()
 
 
+def test_preprocessing_that_the_base_has_otherwise_is_said(run, tmp_path):
+    """Whoever loads the folder takes the base's; a fine-tuned run often has views of its own."""
+    opened, arrays = run
+    assert not any("the base has" in one for one in conversion._write_peft(tmp_path / "a", *run))
+    data = dataclasses.replace(opened.config.data, eval_crop="central", resize_to=40)
+    opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
+    said = conversion._write_peft(tmp_path / "out", opened, arrays)
+    assert "data.eval_crop=central: not stored in this format, and the base has resize" in said
+    assert "data.resize_to=40,40: not stored in this format, and the base has none" in said
+
+
 def test_a_base_of_another_size_is_written_in_that_size(run, tmp_path, monkeypatch):
     opened, arrays = run
     before = loading.describe_checkpoint(str(BASE))

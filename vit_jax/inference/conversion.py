@@ -212,6 +212,11 @@ def _write_peft(
                 f"--to=peft: model.{key}={config.show(value)}: {base} has {config.show(other)}, "
                 "and PEFT adds to it as it is; write --to=hf, or --to=timm"
             )
+    values = config.to_dict(config.Config(model=before.model, data=before.data))
+    seen = config.build(config.override(values, {"data.image_size": size})).data
+    # Whoever loads the folder takes the base's preprocessing.
+    for key, (value, other) in exporting.other_views(cfg.data, seen).items():
+        said.append(f"data.{key}={value}: not stored in this format, and the base has {other}")
     resized = before.data.image_size != size
     # The base on the Hub has position embeddings of its own image size.
     repository = None if resized else peft_export.repository(base)

@@ -356,12 +356,10 @@ def _read_back(
     for name, value in vars(spec.mae).items() if spec.mae else ():
         if back.mae is None or value != getattr(back.mae, name):
             raise WeightsError(f"objective.{name}={config.show(value)}: not stored in this format")
-    views = preprocessing(spec.data), preprocessing(back.data)
-    for key, value in views[0].items():
-        other = views[1].get(key)
+    for key, (value, other) in other_views(spec.data, back.data).items():
         # The size has its line already where the reader must give it.
-        if value != other and not (lines and key == "image_size"):
-            lines += (f"data.{key}={config.show(value)}: reads back as {config.show(other)}",)
+        if not (lines and key == "image_size"):
+            lines += (f"data.{key}={value}: reads back as {other}",)
     key = "position_resize"
     value, other = getattr(spec.model, key), getattr(back.model, key)
     resizable = spec.model.position == "learned_1d" or spec.model.relative_bias != "none"
@@ -405,6 +403,16 @@ def preprocessing(data: config.Data) -> dict[str, Any]:
         border = data.mean if data.eval_crop == "border" else None
         made["fill"] = data.fill if data.fill is not None else border
     return made
+
+
+def other_views(data: config.Data, other: config.Data) -> dict[str, tuple[str, str]]:
+    """The options of the preprocessing that `other` has otherwise: both values, by name."""
+    views = preprocessing(data), preprocessing(other)
+    return {
+        key: (config.show(value), config.show(views[1].get(key)))
+        for key, value in views[0].items()
+        if value != views[1].get(key)
+    }
 
 
 def _difference(key: str, value: object, other: object, kind: str, *, folder: bool) -> str:
