@@ -184,6 +184,11 @@ def test_slices_are_random_samples_that_partition(tmp_path):
         for source in (first, second):
             assert {source[i].label for i in range(len(source))} == {0, 1, 2}
     assert len(folder(root, "train[:7]", holdout=0.1)) == 7
+    # Parts of the training side, of which `transfer` chooses on one.
+    parts = {"holdout": 0.1, "train_split": "train[:90%]", "eval_split": "train[90%:]"}
+    cut = [set(names(folder(root, parts[key], **parts))) for key in ("train_split", "eval_split")]
+    assert cut[0] | cut[1] == set(names(folder(root, "train", holdout=0.1)))
+    assert not cut[0] & cut[1]
 
 
 def test_fingerprint_is_of_names_labels_and_sizes_not_of_the_root(tmp_path):

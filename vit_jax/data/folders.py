@@ -535,7 +535,8 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
     """The files on the side `name` of the holdout."""
     evaluation = Split.parse(data.eval_split, "data.eval_split").name
     train = Split.parse(data.train_split, "data.train_split").name
-    if evaluation == train:
+    # Parts of the training side, such as train[:90%] and train[90%:], are two.
+    if splits.overlap(data.eval_split, data.train_split):
         raise ConfigError(
             f"data.eval_split={data.eval_split}: the same split as data.train_split; "
             f"data.holdout={data.holdout:g} needs two names"
@@ -545,7 +546,7 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
             f"{key}={split}: no such split{config.suggest(name, [train, evaluation])}"
         )
     held = held_out([label for label, _ in files], list(map(_hash, files)), data.holdout)
-    kept = [files[at] for at in np.flatnonzero(held == (name == evaluation))]
+    kept = [files[at] for at in np.flatnonzero(held == (name != train))]
     if not kept:
         few = "there is" if files[0][0] == UNKNOWN else "every class has"
         raise DataError(f"data.holdout={data.holdout:g}: {few} one image; none is left")
