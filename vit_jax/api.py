@@ -154,8 +154,7 @@ def _start(
     if not isinstance(name_or_config, config.Config):
         line = "name_or_config: must be a name, a file or what vit_jax.get_config returns, not "
         raise config.ConfigError(line + type(name_or_config).__name__)
-    # Validated again: `dataclasses.replace` makes a Config that no check has seen.
-    cfg = run_config.config_from_values(config.to_dict(name_or_config), given)
+    cfg = run_config.from_config(name_or_config, given)
     if cfg.init_from is None and cfg.name in catalog.names():
         about = catalog.about(cfg.name)
         if about.warning or "init_from" in about.lifted_by:

@@ -1,8 +1,10 @@
 """The Python API as a user meets it: its examples run, it imports lightly, scripts type-check."""
 
+import dataclasses
 import doctest
 import logging
 import pathlib
+import re
 import subprocess
 import sys
 import warnings
@@ -120,6 +122,28 @@ def test_a_config_whose_name_needs_weights_says_that_it_has_none(tmp_path):
         vit_jax.preview(cfg, tmp_path / "run")
     with warnings.catch_warnings(action="error"):
         vit_jax.preview(vit_jax.get_config("digits"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"variant": "ViT-L/16"}, "variant=ViT-L/16: the config sets other sizes, which"),
+        ({"resnet_version": "v2"}, "version=v2: model.resnet_units=none does not read it"),
+    ],
+    ids=["variant", "unread"],
+)
+def test_what_changes_a_config_is_checked_like_an_option(changes, line, tmp_path):
+    cfg = vit_jax.get_config("pretrain/ViT-B_16-i21k-90ep")
+    cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, **changes))
+    with pytest.raises(config.ConfigError, match=re.escape(line)):
+        vit_jax.preview(cfg, tmp_path / "run")
+
+
+def test_decay_of_optax_is_refused_of_a_config_too(tmp_path):
+    cfg = vit_jax.get_config("digits", {"optimizer.name": "adafactor"})
+    optimizer = dataclasses.replace(cfg.optimizer, weight_decay_rate=0.1)
+    with pytest.raises(config.ConfigError, match="weight_decay_rate=0.1: set optimizer.weight_de"):
+        vit_jax.preview(dataclasses.replace(cfg, optimizer=optimizer), tmp_path / "run")
 
 
 def test_a_path_and_a_number_of_numpy_mean_what_their_texts_do(run, tmp_path):

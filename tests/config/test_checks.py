@@ -299,6 +299,7 @@ TOKENS = {"patch_size": (4, 4), "width": 32, "depth": 2, "mlp_dim": 16, "heads":
 MODELS = {
     "vit": TOKENS,
     "hybrid": TOKENS | {"patch_size": (1, 1), "resnet_units": (2, 2)},
+    "stem": TOKENS | {"patch_size": (4, 4), "resnet_units": ()},
     "axial_vit": TOKENS | {"architecture": "axial_vit", "pooling": "gap"},
     "resnet v2": {"architecture": "resnet", "resnet_units": (2, 2), "resnet_version": "v2"},
     "axial_resnet": {"architecture": "axial_resnet", "resnet_units": (2, 2)},

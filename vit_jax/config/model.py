@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from vit_jax.config.options import GIVEN, Section, option
+from vit_jax.config.options import GIVEN, NOT_NONE, Section, option
 
 # Values of `when`: an option that has no effect without them is refused.
 LEARNED = ("learned_1d", "learned_2d")
-RESNET = {"model.resnet_units": GIVEN}
+RESNET = {"model.resnet_units": NOT_NONE}  # (): the stem reads them too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

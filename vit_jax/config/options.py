@@ -30,7 +30,8 @@ T = TypeVar("T")
 Field = dataclasses.Field[Any]
 
 MOST = 10**15  # upper bound of every count: sums and products stay within int64 and float64
-GIVEN = "given"  # in an option's `when`: any value but none or an empty list
+# In an option's `when`: any value but none or an empty list; any value but none.
+GIVEN, NOT_NONE = "given", "not none"
 SCALARS = (bool, int, float, str)
 BOUNDS = {
     "above": (operator.gt, "more than"),
@@ -74,8 +75,8 @@ def option(
     """Declares a field: its default, meaning and bounds; `free` ones may change on resume.
 
     `check(text, key)` replaces the comparison with `choices`, for each text of a tuple; `kind` is
-    that of the components it names. `when` has the values of other options (or GIVEN), by their
-    keys, with any of which this one is read.
+    that of the components it names. `when` has the values of other options (or GIVEN, or
+    NOT_NONE), by their keys, with any of which this one is read.
     """
     bounds = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return dataclasses.field(  # pyright: ignore[reportReturnType]
@@ -692,9 +693,10 @@ def fingerprint(config: object) -> str:
 def unread(config: object, key: str, field: Field) -> str:
     """Why an option is not read with the values that others have; empty if it is."""
     values = {other: get(config, other) for other in field.metadata["when"]}
+    nothing = {GIVEN: (None, ()), NOT_NONE: (None,)}
     # One reader is enough.
     for other, wanted in field.metadata["when"].items():
-        if values[other] not in (None, ()) if wanted is GIVEN else values[other] in wanted:
+        if values[other] not in nothing[wanted] if wanted in nothing else values[other] in wanted:
             return ""
     shown = " and ".join(f"{other}={show(value)}" for other, value in values.items())
     return f"{shown} do{'es' * (len(values) == 1)} not read it" if values else ""

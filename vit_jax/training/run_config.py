@@ -34,6 +34,26 @@ def resolve(
     return cfg
 
 
+def from_config(given: config.Config, overrides: Mapping[str, object]) -> config.Config:
+    """The complete config of one made in Python, with the checks of one by name.
+
+    Raises ConfigError. `dataclasses.replace` makes a Config that no check has seen, whose sizes may
+    be those of another variant, and whose options may be read by nothing.
+    """
+    cfg = config_from_values(config.to_dict(given), overrides)
+    if cfg.name in catalog.names():
+        base = config.build(catalog.load_values(cfg.name))
+    else:
+        base = config.Config(model=config.Model(variant=cfg.model.variant))
+    base = dataclasses.replace(base, model=models.complete(base.model))
+    own = {key for key, _, _ in config.fields(base)}
+    changed = config.changed(cfg).items()
+    check_read(cfg, [k for k, value in changed if k not in own or value != config.get(base, k)])
+    checks.check_decay(cfg)
+    check_trains(cfg)
+    return cfg
+
+
 def named_values(reference: str, overrides: Mapping[str, object]) -> dict[str, Any]:
     """Nested options of a catalog name or file; raises ConfigError.
 
