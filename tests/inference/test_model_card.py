@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import vit_jax
-from vit_jax import cli, config
+from vit_jax import cli, config, weights
 from vit_jax.inference import loading, model_card
 from vit_jax.weights.family import NO_HEAD
 
@@ -84,6 +84,31 @@ def test_results_stand_in_the_card_and_in_its_index(opened):
     assert "license and training" not in rest
 
 
+def test_results_with_other_views_than_the_folders_say_so(opened):
+    """A folder's processor cannot make every view; its numbers are then others."""
+    lines = ("data.resampling=bilinear: reads back as box", "model.position_resize=aligned: x")
+    measured = {"valid": {"top1": 0.75, "count": 40}}
+    for changes, said in ((lines, True), (lines[1:], False)):
+        card = model_card.text(opened, "hf", FILES, changes, measured=measured)
+        caption = next(line for line in card.splitlines() if line.startswith("Measured on"))
+        views = "With preprocessing that this folder cannot express: data.resampling=bilinear"
+        assert (views in caption) == said
+        assert "aligned" not in caption
+
+
+def test_a_card_is_made_of_what_its_folder_cannot_express(opened, tmp_path):
+    data = dataclasses.replace(opened.config.data, resampling="bilinear")
+    spec, card = dataclasses.replace(opened.spec, data=data), lambda _, lines: "\n".join(lines)
+    weights.save(opened.params, spec, "hf", tmp_path / "out", card=card)
+    written = (tmp_path / "out" / "README.md").read_text()
+    assert "data.resampling=bilinear: reads back as antialiased_bilinear" in written
+
+
+def test_an_adapter_was_trained_here(opened):
+    rest = parts(model_card.text(dataclasses.replace(opened, kind="adapter"), "hf", FILES))[1]
+    assert "see their authors" not in rest
+
+
 @pytest.mark.slow
 def test_results_of_other_options_are_left_out(tmp_path):
     vit_jax.convert(WEIGHTS, "orbax", tmp_path / "run")
@@ -125,8 +150,11 @@ def test_names_of_classes_are_text(opened):
 def test_what_has_no_head_of_classes_has_features_and_no_classes(opened, headless):
     cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))
     changed = {"fresh": NO_HEAD} if headless else {"config": cfg}
-    fields, rest = parts(model_card.text(dataclasses.replace(opened, **changed), "hf", FILES))
+    measured = {"valid": {"loss": 0.5}}
+    card = model_card.text(dataclasses.replace(opened, **changed), "hf", FILES, measured=measured)
+    fields, rest = parts(card)
     assert fields["pipeline_tag"] == "image-feature-extraction"
+    assert fields["model-index"][0]["results"][0]["task"]["type"] == "image-feature-extraction"
     assert "It has no classes: its outputs are features." in rest
     assert "classes are" not in rest
     assert 'model.embed(["cat.jpg"])' in rest

@@ -263,7 +263,7 @@ def save_checkpoint(
         try:
             record = {"config": config.to_dict(cfg), "classes": list(opened.classes)}
             record |= {"origin": origin}
-            if opened.kind not in ("run", "adapter"):  # whose configs name their images
+            if opened.kind not in loaded_model.RUNS:  # whose configs name their images
                 record["kind"] = opened.kind
             if opened.fresh:
                 record["fresh"] = dict(opened.fresh)

@@ -22,6 +22,7 @@ from vit_jax.weights.family import NO_HEAD
 
 BATCH = 32  # images at a time in `predict`; a power of two
 WAITING = 8  # batches of images that wait for others of their shape
+RUNS = ("run", "adapter")  # values of `LoadedModel.kind`: weights that were trained here
 DIVERGED = "the model's outputs are not finite; its training has diverged"
 
 
@@ -52,7 +53,7 @@ class LoadedModel:
       config: the complete config, with the number of classes.
       params: float32 arrays, nested by name.
       classes: the name of each output.
-      kind: `run`, or the format of the weights.
+      kind: `run`, `adapter` of one, or the format of the weights.
       notes: how the arrays of another project were used.
       assumed: what its files leave open, and what was assumed; a line for each reason.
       fresh: parameters that the checkpoint lacks, and why.

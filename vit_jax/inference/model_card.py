@@ -3,7 +3,7 @@
 import json
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from vit_jax import __version__, config
 from vit_jax.inference import loaded_model
@@ -46,7 +46,7 @@ def check_license(text: str) -> None:
 def title(opened: loaded_model.LoadedModel) -> str:
     """The name of a model, without the folders of weights that are a file of this machine."""
     name = opened.config.name
-    return name if opened.kind == "run" else pathlib.PurePath(name).name
+    return name if opened.kind in loaded_model.RUNS else pathlib.PurePath(name).name
 
 
 def results(checkpoints: pathlib.Path, step: int) -> dict[str, dict[str, float]]:
@@ -72,14 +72,16 @@ def text(
     opened: loaded_model.LoadedModel,
     kind: str,
     documents: Files,
+    differences: Sequence[str] = (),
     *,
     license_id: str | None = None,
     measured: Mapping[str, Mapping[str, float]] | None = None,
 ) -> str:
     """The card as Markdown, under the fields by which the Hub finds a model.
 
-    `kind` is one of LIBRARIES, `documents` are the JSON files beside the card, `license_id` is the
-    Hub's, `measured` are numbers by split and metric.
+    `kind` is one of LIBRARIES, `documents` are the JSON files beside the card, `differences` what
+    they cannot express, a line each, `license_id` is the Hub's, `measured` are numbers by split and
+    metric.
     """
     name, measured = title(opened), measured or {}
     labelled = bool(_outputs(opened))
@@ -90,14 +92,15 @@ def text(
         "tags": ["vision", "vit_jax"],
     }
     if measured:
-        fields["model-index"] = [{"name": name, "results": list(_index(opened, measured))}]
+        task = fields["pipeline_tag"]
+        fields["model-index"] = [{"name": name, "results": list(_index(opened, measured, task))}]
     # The Hub reads YAML, of which JSON is a part.
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in fields.items()), "---", ""]
     lines += [f"# {markdown.escape(name)}", "", *_about(opened), ""]
     lines += ["## Use", "", *_code(_foreign(kind, documents))]
     lines += _code(HERE.format(call="predict" if labelled else "embed"))
     if measured:
-        lines += ["## Results", "", *_results(opened, measured)]
+        lines += ["## Results", "", *_results(opened, measured, differences)]
     lines += ["## Settings", "", *_settings(opened)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -128,7 +131,7 @@ def _about(opened: loaded_model.LoadedModel) -> Iterator[str]:
         yield "An image may be of several classes: each has a sigmoid of its own."
     if opened.temperature is not None:
         yield f"Divide logits by {opened.temperature:.4f} for calibrated probabilities."
-    if opened.kind != "run":
+    if opened.kind not in loaded_model.RUNS:
         yield (
             f"The weights were read in {opened.kind}'s form; see their authors for license and "
             "training."
@@ -147,7 +150,9 @@ def _code(program: str) -> list[str]:
 
 
 def _results(
-    opened: loaded_model.LoadedModel, measured: Mapping[str, Mapping[str, float]]
+    opened: loaded_model.LoadedModel,
+    measured: Mapping[str, Mapping[str, float]],
+    differences: Sequence[str],
 ) -> Iterator[str]:
     rows = [
         (split, metric, f"{value:.4f}")
@@ -161,13 +166,16 @@ def _results(
         if "count" in numbers
     )
     caption = "; ".join((f"Measured on {', '.join(counts)}", opened.selection))
+    # Whoever evaluates the folder with its own views gets other numbers.
+    if views := "; ".join(line for line in differences if line.startswith("data.")):
+        caption += f". With preprocessing that this folder cannot express: {views}"
     yield from markdown.table(
         Table(header=("split", "metric", "value"), rows=rows, caption=caption)
     )
 
 
 def _index(
-    opened: loaded_model.LoadedModel, measured: Mapping[str, Mapping[str, float]]
+    opened: loaded_model.LoadedModel, measured: Mapping[str, Mapping[str, float]], task: object
 ) -> Iterator[dict[str, object]]:
     data = opened.config.data
     dataset = data.name or data.source
@@ -178,7 +186,7 @@ def _index(
             if metric not in ("count", "step")
         ]
         yield {
-            "task": {"type": "image-classification"},
+            "task": {"type": task},
             "dataset": {"name": dataset, "type": dataset, "split": split},
             "metrics": values,
         }

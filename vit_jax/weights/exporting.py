@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +76,7 @@ def save(
     path: pathlib.Path,
     dtype: str = "float32",
     origin: str = "",
-    card: Callable[[Files], str] | None = None,
+    card: Callable[[Files, Sequence[str]], str] | None = None,
     projection: models.Params | None = None,
 ) -> tuple[str, ...]:
     """Writes weights in another project's format.
@@ -92,7 +92,7 @@ def save(
       path: must not exist.
       dtype: written without loss as float32, or rounded to float16 or bfloat16.
       origin: where the weights come from, for the metadata of files.
-      card: makes the README.md of a folder, from its JSON files.
+      card: makes the README.md of a folder, from its JSON files and what these cannot express.
       projection: the head of self-distillation to write beside the encoder, in timm's file alone.
 
     Returns lines on what changes in the export, and on preprocessing that it cannot express.
@@ -144,7 +144,7 @@ def save(
         }
         changes += ("written as backbone.* and linear_head.*, as in DINOv2's code",) * joins
     arrays = writers.rounded({**arrays, **beside}, dtype)
-    documents = {**files, **({"README.md": card(files)} if card and folder else {})}
+    documents = {**files, **({"README.md": card(files, differences)} if card and folder else {})}
     if kind == "flax":
         writers.write_weights(path, flax_names.from_torch(arrays), documents, folded=writers.FLAX)
     else:
