@@ -125,5 +125,8 @@ def test_checkpoints_measured_on_other_images_are_not_compared():
     }
     assert record.best(commits, "val/top1") == 2
     assert record.best(commits, "knn/self/20nn/top1") == 3  # of either split
+    commits[3]["facts"] = {"measured": {"val": "b", "test": "c"}, "data": "e"}
+    assert record.best(commits, "val/top1") == 2
+    assert record.best(commits, "knn/self/20nn/top1") == 3  # neighbors are training images
     commits[1]["facts"] = {}  # of an older version
     assert record.best(commits, "val/top1") == 1

@@ -302,8 +302,10 @@ def best(commits: Mapping[int, Commit], metric: str | None) -> int | None:
 
 def same_images(before: Mapping[str, Any], now: Mapping[str, Any], metric: str) -> bool:
     """Whether two checkpoints measured a metric on the same images; unknown ones count as same."""
-    one, other = (facts.get("measured", {}) for facts in (before, now))
-    # What is measured on features may be of any split.
+    one, other = (
+        facts.get("measured", {}) | {"data": facts.get("data")} for facts in (before, now)
+    )
+    # What is measured on features may be of any split, and its neighbors are training images.
     names = {metric.partition("/")[0]} & other.keys() or other.keys()
     return all(one.get(name, other[name]) == other[name] for name in names)
 
