@@ -217,6 +217,8 @@ def test_a_checkpoint_that_today_would_be_measured_otherwise_is_measured_again()
     assert not evaluated(metrics={})
     other = config.to_dict(runs.configure(evaluation={"metrics": ("f1",)}))
     assert not evaluated(config=other)
+    # Its record would go on to say by which metric the best checkpoint was chosen.
+    assert not evaluated(config=config.to_dict(runs.configure(checkpoint={"best": "loss"})))
     with pytest.raises(config.ConfigError, match="^data.train_split: the classes are not those"):
         evaluated(classes=["1"])
 

@@ -129,8 +129,11 @@ def restore(
         if (old := record.get("versions", {}).get(name, version)) != version:
             session.progress.say(f"{name} is {version} here; the checkpoint was written with {old}")
     session.progress.say(f"resuming from step {record['step']}")
-    # With other evaluators, or an accepted change, the state is measured again before it trains on.
-    same = record["config"]["evaluation"] == facts["config"]["evaluation"] and changes == before
+    # With other evaluators, another metric of the best, or an accepted change, the state is
+    # measured and recorded again before it trains on.
+    old, new = (one["config"] for one in (record, facts))
+    same = old["evaluation"] == new["evaluation"] and changes == before
+    same &= old["checkpoint"]["best"] == new["checkpoint"]["best"]
     return Start(
         state=live,
         step=record["step"],
