@@ -381,6 +381,22 @@ def test_damaged_words_about_a_head(heads, tmp_path):
             loading.load(tmp_path / "x.safetensors")
 
 
+def test_a_file_beside_another_config_keeps_its_names(heads, tmp_path):
+    """It is read with that config.json, which names other classes and makes other views."""
+    options = {"data.eval_crop": "central", "data.resize_to": "16"}
+    there = tmp_path / "there"
+    conversion.convert(heads / "plain", "timm", there, options)
+    fields = json.loads((there / "config.json").read_text())
+    fields["problem_type"] = "regression"
+    (there / "config.json").write_text(json.dumps(fields))
+    opened = loading.load(heads / "sigmoid")
+    spec = dataclasses.replace(opened.spec, classes=NAMES[::-1])
+    lines = weights.save(opened.params, spec, "timm", there / "x.safetensors")
+    assert "data.eval_crop=resize: reads back as central" in lines
+    again = loading.load(there / "x.safetensors")
+    assert (again.classes, again.config.loss.name) == (NAMES[::-1], "sigmoid")
+
+
 def test_a_program_says_what_its_outputs_mean(heads):
     opened, form = (
         loading.load(heads / "sigmoid"),

@@ -132,7 +132,9 @@ def save(
     beside = {} if projection is None else projection_heads.to_arrays(projection)
     # Readers take the embedding of masked patches for a sign of whose weights they are.
     inside = {n.removeprefix("backbone."): a for n, a in beside.items() if "backbone." in n}
-    differences = _read_back({**arrays, **inside}, files, said, spec, kind, folder=folder)
+    alone = not folder and kind != "google"  # a file that is read with what is there already
+    read = importing.read_beside(path.parent) if alone else files
+    differences = _read_back({**arrays, **inside}, read, said, spec, kind, folder=folder)
     joins = kind == "timm" and not spec.headless and variants.joins_features(spec.model)
     if projection is not None or joins:
         # No name begins with (none). Beside a projection head all of the encoder is the backbone,

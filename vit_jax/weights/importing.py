@@ -297,10 +297,12 @@ def _open_arrays(path: pathlib.Path) -> tuple[Arrays, Files]:
         return arrays, {}
     else:
         folder, arrays = path.parent, readers.open_arrays(path)
-    files = {}
-    if path.suffix.lower() != ".npz":  # which needs no other file
-        files = {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
-    return arrays, files
+    return arrays, {} if path.suffix.lower() == ".npz" else read_beside(folder)
+
+
+def read_beside(folder: pathlib.Path) -> Files:
+    """The JSON files of a folder that are read with all arrays there but those of a .npz file."""
+    return {n: readers.read_json(folder / n) for n in BESIDE if (folder / n).is_file()}
 
 
 def _with_adapter(folder: pathlib.Path, given: str | None) -> tuple[Arrays, Files]:
@@ -377,7 +379,10 @@ def _with_classifier(path: pathlib.Path) -> Arrays | None:
 
 
 def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.ModelSpec:
-    """Adds what a file's metadata says of its head, where nothing else did; raises WeightsError."""
+    """Adds what a file's metadata says of its head, which a config.json beside it may not know.
+
+    Raises WeightsError for damaged metadata.
+    """
     if spec.headless:
         return spec
     assumed = dict(spec.assumed)
@@ -389,9 +394,9 @@ def with_head(spec: mapping.ModelSpec, metadata: Mapping[str, str]) -> mapping.M
         if not isinstance(said, dict):
             raise WeightsError(f"{HEAD}: must be a JSON object")
         count = spec.model.num_classes or 0
-        names = spec.classes or json_fields.labels(said, "label_names", count)
+        names = json_fields.labels(said, "label_names", count) or spec.classes
         spec = dataclasses.replace(spec, classes=names)
-        if spec.loss is None and (loss := json_fields.loss(said.get("problem_type"))):
+        if loss := json_fields.loss(said.get("problem_type")):
             assumed.pop(google.SOFTMAX, None)
             spec = dataclasses.replace(spec, loss=loss, assumed=assumed)
     if spec.loss is None and spec.model.num_classes == 1:
