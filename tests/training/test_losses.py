@@ -237,6 +237,22 @@ def test_the_supervised_loss_is_weighted_and_adjusted():
     np.testing.assert_allclose(found["adjusted"], -(shares * log_p).sum(-1), rtol=1e-4)
 
 
+def test_an_image_without_a_class_counts_in_no_top1():
+    """As in evaluation: a head without preference is right on one of two images."""
+    from vit_jax.training import build
+    from vit_jax.training.objectives import Inputs
+
+    data = {"source": "synthetic", "multilabel": True}
+    cfg = runs.configure(data=data, loss={"name": "sigmoid"}, model={"num_classes": 3})
+    objective = build.build(cfg, 200).objective
+    labels = np.array([[1, 0, 0], [0, 0, 0], [0, 1, 1]], np.float32)
+    batch = {"image": np.zeros((3, 8, 8, 1), np.uint8), "label": labels}
+    inputs = Inputs(step=np.int32(0))
+    outputs = objective.forward(objective.model.init(jax.random.key(0)), batch, inputs)
+    measures = objective.summarize(objective.loss(outputs, inputs)[1], inputs)
+    assert {name: float(value) for name, value in measures.items()} == {"top1": 0.5}
+
+
 NUMBERS = np.random.default_rng(2).normal(40, 9, (5, 2)).astype(np.float32)
 OUTPUTS = np.random.default_rng(3).normal(size=(5, 2)).astype(np.float32) * 2
 SCALE = {"mean": (38.0, 41.5), "std": (9.5, 3.0)}

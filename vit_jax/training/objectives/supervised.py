@@ -106,6 +106,8 @@ class Supervised(Objective):
         scores = losses.ranked(logits, cfg.loss)
         correct = losses.best_is_right(scores, labels, several=cfg.data.multilabel)
         each = {"loss": loss, "correct": correct.astype(jnp.float32)}
+        if cfg.data.multilabel:
+            each["labeled"] = jnp.any(labels > 0, axis=-1).astype(jnp.float32)
         return each, {**out, "logits": logits}
 
     def forward(self, params: models.Params, batch: Batch, inputs: Inputs) -> Tree:
@@ -115,4 +117,12 @@ class Supervised(Objective):
     def loss(self, outputs: Tree, inputs: Inputs) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The mean loss, and of classes `top1`."""
         found = {"top1": jnp.mean(outputs["correct"])} if "top1" in self.measures else {}
+        if found and "labeled" in outputs:
+            found["labeled"] = jnp.mean(outputs["labeled"])
         return jnp.mean(outputs["loss"]), found
+
+    def summarize(self, measures: dict[str, jax.Array], inputs: Inputs) -> dict[str, jax.Array]:
+        """`top1` of the images that have a class, as evaluation counts them."""
+        if (labeled := measures.pop("labeled", None)) is not None:
+            measures["top1"] /= labeled
+        return measures
