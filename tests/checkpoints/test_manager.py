@@ -145,6 +145,11 @@ def test_saving_a_step_again(make, directory, caplog):
     put(saver, 2, {"loss": 1.0})
     put(saver, 2)
     assert record.read_commit(folder)["metrics"] == {"top1": 0.5, "loss": 1.0}
+    # A loss of the images before an accepted change would stand beside the new accuracy.
+    facts = FACTS | {"changes": ["step 2: data.root"]}
+    saver.save(2, states.state(2, states.mesh()), record=facts, metrics={"top1": 0.4})
+    saver.wait()
+    assert record.read_commit(folder)["metrics"] == {"top1": 0.4}
     # Rolled back, another trajectory: the old one is there until the new one is committed.
     saver.save(2, states.state(99, states.mesh()), record={}, metrics=None)
     saver.wait()

@@ -285,7 +285,10 @@ class Manager:
         path = records.folder(self._directory, step)
         old, new = records.read_commit(path), commit()
         if old["leaves"] == new["leaves"]:
-            records.write_commit(path, {**new, "metrics": old["metrics"] | new["metrics"]})
+            # Those before an accepted change may be of other images.
+            before, after = (one["facts"].get("changes") for one in (old, new))
+            kept = old["metrics"] if before == after else {}
+            records.write_commit(path, {**new, "metrics": kept | new["metrics"]})
             return True
         # A trajectory before a rollback also saved this step; keep it until this one commits.
         records.move_checkpoint(path, path.with_name(f"{path.name}.old"))
