@@ -11,6 +11,7 @@ import yaml
 import vit_jax
 from vit_jax import cli, config, weights
 from vit_jax.inference import loading, model_card
+from vit_jax.utils.errors import AssumptionWarning
 from vit_jax.weights.family import NO_HEAD
 
 WEIGHTS = pathlib.Path(__file__).parents[1] / "fixtures" / "weights" / "hf_vit_tiny"
@@ -102,6 +103,21 @@ def test_a_card_is_made_of_what_its_folder_cannot_express(opened, tmp_path):
     weights.save(opened.params, spec, "hf", tmp_path / "out", card=card)
     written = (tmp_path / "out" / "README.md").read_text()
     assert "data.resampling=bilinear: reads back as antialiased_bilinear" in written
+
+
+def test_a_projection_has_no_classes(opened):
+    """CLIP's, a head without bias, of which nobody names the outputs."""
+    model = dataclasses.replace(opened.config.model, biasless=("head",))
+    clip = dataclasses.replace(opened, config=dataclasses.replace(opened.config, model=model))
+    with pytest.warns(AssumptionWarning, match="wrong if it is CLIP's projection"):
+        clip.require_head()
+    for changed, headed in (
+        ({}, False),
+        ({"kind": "run"}, True),
+        ({"classes": tuple("abcdef")}, True),
+    ):
+        card = model_card.text(dataclasses.replace(clip, **changed), "hf", FILES)
+        assert ("Its 6 classes are" in card) == headed
 
 
 def test_an_adapter_was_trained_here(opened):

@@ -14,6 +14,7 @@ from vit_jax import config, models, weights
 from vit_jax.data import class_matching, decoding, image_inputs, native_aspect, transforms
 from vit_jax.data.image_inputs import ImageInputs
 from vit_jax.evaluation import runner
+from vit_jax.runtime import logs
 from vit_jax.training import losses, normalization
 from vit_jax.training.build import create_model
 from vit_jax.utils import messages, tree_utils
@@ -280,9 +281,18 @@ class LoadedModel:
         return None if longest is None or patch is None else (longest, *patch)
 
     @property
+    def _numbered(self) -> bool:
+        return self.classes == class_names((), self.config)
+
+    @property
+    def projects(self) -> bool:
+        """Whether the head looks like CLIP's projection, whose outputs are an image's embedding."""
+        foreign = self.kind not in RUNS
+        return foreign and "head" in self.config.model.biasless and self._numbered
+
+    @property
     def spec(self) -> weights.ModelSpec:
         """The model as `weights` describes one."""
-        numbered = self.classes == class_names((), self.config)
         # As files without a head are described.
         if not self.config.needs_labels or "head/kernel" in self.fresh:
             return weights.ModelSpec(
@@ -294,7 +304,7 @@ class LoadedModel:
         return weights.ModelSpec(
             model=self.config.model,
             data=self.config.data,
-            classes=() if numbered else self.classes,
+            classes=() if self._numbered else self.classes,
             loss=self.config.loss.meaning,
         )
 
@@ -384,7 +394,10 @@ class LoadedModel:
         )
 
     def require_head(self) -> None:
-        """Raises WeightsError where there is no head to name classes with."""
+        """Raises WeightsError where there is no head to name classes with.
+
+        Warns of one that looks like a projection, which knows none either.
+        """
         self.require_classes()
         if (why := self.fresh.get("head/kernel")) is not None:
             lacks, place = "holds no head", self.config.name
@@ -394,6 +407,10 @@ class LoadedModel:
                 f"{self.config.name}: {lacks}, so it knows no classes; train one: "
                 f"vit_jax train NAME --config.init_from={place}"
             )
+        if self.projects:
+            line = "its head, without bias and names, is taken for one of classes; wrong if it is "
+            line += "CLIP's projection, whose outputs are an image's embedding"
+            logs.warn_of_assumptions(self.config.name, [line])
 
     def require_classes(self) -> None:
         """Raises WeightsError where the model was trained without labels: it has no head."""

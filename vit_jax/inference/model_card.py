@@ -108,7 +108,7 @@ def text(
 def _outputs(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
     """The names of the model's outputs; () for one without a head of classes."""
     headed = opened.config.needs_labels and "head/kernel" not in opened.fresh
-    return opened.classes if headed else ()
+    return opened.classes if headed and not opened.projects else ()
 
 
 def _about(opened: loaded_model.LoadedModel) -> Iterator[str]:
