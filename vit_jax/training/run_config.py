@@ -60,12 +60,18 @@ def named_values(reference: str, overrides: Mapping[str, object]) -> dict[str, A
     Where `overrides` name other data, they lack the splits of their own.
     """
     values = catalog.load_values(reference)
-    own, source = values.get("data"), overrides.get("data.source")
-    if source in config.FILES and isinstance(own, Mapping) and own.get("source") != source:
+    if names_other_data(values, overrides):
         # Its splits belong to other data, which may have had no validation split.
         splits = ("train_split", "eval_split", "test_split")
-        values = {**values, "data": {k: v for k, v in own.items() if k not in splits}}
+        own = values.get("data", {}).items()
+        values = {**values, "data": {k: v for k, v in own if k not in splits}}
     return values
+
+
+def names_other_data(values: Mapping[str, Any], overrides: Mapping[str, object]) -> bool:
+    """Whether `overrides` name files in place of the data of a config's nested options."""
+    own, source = values.get("data", {}), overrides.get("data.source")
+    return source in config.FILES and isinstance(own, Mapping) and own.get("source") != source
 
 
 def config_from_values(

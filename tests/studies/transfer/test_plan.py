@@ -284,6 +284,17 @@ def test_devices_are_the_last_words_of_the_process_that_looks_for_them(monkeypat
     assert devices.find_devices() == ("gpu", 4)
 
 
+def test_files_in_place_of_the_data_of_a_row_are_cut_by_their_own_splits(tmp_path):
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+    given = {"data.source": "folder", "data.root": str(tmp_path), "init_from": "none"}
+    plan = transfer.create_plan("finetune/ViT-B_16-i21k-cifar10", given, rates=(0.1, 0.2))
+    (chosen, _), (final, *_) = plan.choosing(), plan.final(plan.candidates[0])
+    assert (chosen.cfg.data.train_split, chosen.cfg.data.eval_split) == ("train", "val")
+    assert (final.cfg.data.train_split, final.cfg.data.eval_split) == ("train", "test")
+    assert plan.task == "folder"
+
+
 def test_each_run_of_a_search_has_the_measure_that_chooses():
     overrides = {"train.label_smoothing": "0"}
     search = {"objective.name": ["supervised", "mae"]}

@@ -157,7 +157,10 @@ def create_plan(
             raise ConfigError(f"draws={draws}: draws combinations of search; give search")
     about = catalog.about(reference)
     protocol = about.transfer or catalog.TransferSettings()
-    name = catalog.load_values(reference)["name"]
+    values = catalog.load_values(reference)
+    if run_config.names_other_data(values, overrides):  # of which the paper knows no cut
+        protocol = dataclasses.replace(protocol, task="", train="", held_out="")
+    name = values["name"]
     _check_overrides(name, overrides, protocol)
 
     def resolve(tried: Mapping[str, str], setup: Mapping[str, Any]) -> config.Config:
