@@ -39,7 +39,7 @@ def test_means_of_numbers_are_no_percent():
     found = {"top1": {"mean": 0.5, "values": [0.5]}, "kappa": {"mean": 0.25, "values": [0.25]},
              "loss/low": {"mean": 0.5, "values": [0.5]},
              "mine/area": {"mean": 37.5, "values": [37.5]}}  # fmt: skip
-    rows = transfer_section.beside("mine", found).rows
+    rows = transfer_section.beside([], found).rows
     own = ("mine area, no %", "37.5000", "1")  # of a plug-in, in its own units
     assert rows == [("top-1", "50.00", "1"), ("kappa, no %", "0.2500", "1"), own]
     _, shown = tables.spreads("", found)
@@ -143,3 +143,21 @@ def test_a_split_that_was_trained_on_is_said(role, said):
     )  # fmt: skip
     lines = list(run_section._measured_on(run))
     assert lines == ["The split `some` has images that were trained on."] * said
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        ({"source": "tfds", "name": "imagenet2012:5.1.0"}, 2),
+        ({"source": "tfds", "name": "cifar10"}, 0),
+        ({"source": "folder", "root": "photos"}, 0),
+        ({"source": "synthetic"}, 0),  # of --smoke
+    ],
+)
+def test_the_papers_numbers_are_for_its_data(data, count):
+    assert len(formatting.printed("finetune/ViT-B_16-i21k-imagenet", data)) == count
+
+
+def test_data_of_the_users_own_stand_for_those_that_are_not_public():
+    mine = {"source": "tfds", "name": "mine"}
+    assert formatting.printed("pretrain/ViT-L_16-jft-7ep", mine)

@@ -120,12 +120,19 @@ def _implied(cfg: config.Config) -> dict[str, Any]:
         return {}
 
 
-def printed(name: str) -> list[tuple[catalog.Result, str]]:
-    """The paper's results for a config, each with the name of the same result here."""
-    if name not in catalog.names():
+def printed(name: str, data: Mapping[str, Any]) -> list[tuple[catalog.Result, str]]:
+    """The paper's results for a config, each with the name of the same result here.
+
+    None for a run on other `data` (options, nested by name) than those of the config.
+    """
+    if name not in catalog.names() or data.get("source") in (*config.FILES, "synthetic"):
         return []
-    results = catalog.about(name).results
-    return [(one, MEASURES[one.what]) for one in results if one.what in MEASURES]
+    about, own = catalog.about(name), catalog.load_values(name).get("data", {})
+    names = {str(one.get("name") or "").partition(":")[0] for one in (own, data)} - {""}
+    # Of a row without public data, those of the user stand for the paper's.
+    if len(names) > 1 and not about.needs:
+        return []
+    return [(one, MEASURES[one.what]) for one in about.results if one.what in MEASURES]
 
 
 def place(table: str) -> str:

@@ -213,7 +213,8 @@ def _measured_on(run: StoredRun) -> Iterator[str]:
 
 def _beside(run: StoredRun) -> Table | None:
     rows = []
-    for result, measure in formatting.printed(run.name):
+    data = {} if run.cfg is None else vars(run.cfg.data)
+    for result, measure in formatting.printed(run.name, data):
         if measure in run.results:
             ours, paper = 100 * run.results[measure], formatting.in_percent(result.value)
             rows.append(

@@ -4,12 +4,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vit_jax.config import catalog
 from vit_jax.pages.charts import Chart, Series
 from vit_jax.pages.document import Block, Charts, Numbers, PageSection, Paragraph, Table
 from vit_jax.runtime import logs
 from vit_jax.studies.report import formatting, run_section
 from vit_jax.studies.report.run_data import StoredRun, StoredTransfer
 from vit_jax.utils import intervals
+
+Papers = Sequence[tuple[catalog.Result, str]]  # as from `formatting.printed`
 
 
 def lead(transfer: StoredTransfer) -> str:
@@ -34,8 +37,9 @@ def sections(
     notes = [Paragraph(text=f"{problem}.", note=True) for problem in transfer.problems]
     parts: list[tuple[str, list[Block]]] = [("", [headline, *notes])]
     if transfer.results:
-        title = "Compared with the paper" if formatting.printed(transfer.name) else "Measured"
-        parts.append((title, [beside(transfer.name, transfer.results)]))
+        papers = _papers(transfer)
+        title = "Compared with the paper" if papers else "Measured"
+        parts.append((title, [beside(papers, transfer.results)]))
     if transfer.cells("choose"):
         chart = Charts(charts=[_rates(transfer)])
         parts.append(("The choice", [chart, _candidates(transfer), _cells(transfer, "choose")]))
@@ -52,9 +56,12 @@ def sections(
         yield PageSection(title=title, blocks=blocks, level=level)
 
 
-def beside(name: str, results: Mapping[str, Any]) -> Table:
+def _papers(transfer: StoredTransfer) -> Papers:
+    return formatting.printed(transfer.name, (transfer.values.get("config") or {}).get("data", {}))
+
+
+def beside(papers: Papers, results: Mapping[str, Any]) -> Table:
     """Every measure with the paper's number, if it has one."""
-    papers = formatting.printed(name)
     rows = []
     for measure, ours in results.items():
         if set(measure.split("/")) & set(formatting.COUNTED):
@@ -97,7 +104,7 @@ def _headline(transfer: StoredTransfer) -> Iterator[tuple[str, str, str]]:
             formatting.title(transfer.measure).capitalize(),
             f"{interval}{runs}",
         )
-        for result, key in formatting.printed(transfer.name):
+        for result, key in _papers(transfer):
             if key == transfer.measure:
                 paper = formatting.in_percent(result.value)
                 yield (
