@@ -427,9 +427,12 @@ def test_weights_of_four_channels_load(tmp_path):
         "mean": [0.5] * 4, "std": [0.5] * 4, "input_size": [4, 32, 32],
     }  # fmt: skip
     described["files"]["config.json"]["model_args"]["in_chans"] = 4
-    model = loading.load(foreign.write(tmp_path, described))
+    folder = foreign.write(tmp_path, described)
+    model = loading.load(folder)
     assert model.config.data.channels == 4
     assert model.predict(np.zeros((32, 32, 4), np.uint8))[0].top
+    conversion.convert(folder, "orbax", tmp_path / "copy")
+    assert not loading.has_images(tmp_path / "copy", {})  # `evaluate` took random pixels
 
 
 def test_predictions_stand_in_the_order_of_their_images():

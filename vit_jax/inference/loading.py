@@ -180,7 +180,8 @@ def has_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) 
         return adapter_file.recognizes(storage.as_path(reference))
     _, _, record = find_checkpoint(reference)
     # Nor do copies and means of such weights, unless an option named some.
-    return "kind" not in record or record["config"]["data"]["source"] != config.Data().source
+    data = record["config"]["data"]
+    return "kind" not in record or data["source"] != _unnamed_source(data["channels"])
 
 
 def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, str]) -> None:
@@ -531,12 +532,15 @@ def _load_adapter(path: pathlib.Path, overrides: Mapping[str, Any]) -> loaded_mo
     )
 
 
+def _unnamed_source(channels: int) -> str:
+    """The `data.source` of weights that name no images: the default, the digits, is gray or RGB."""
+    return config.Data().source if channels in (1, 3) else "synthetic"
+
+
 def _config(name: str, spec: weights.ModelSpec, overrides: Mapping[str, str]) -> config.Config:
     # A batch has to divide over the devices.
     rows = max(EVALUATION_BATCH // jax.device_count(), 1) * jax.device_count()
-    # Such a file names no images. The default, the digits, are gray or RGB.
-    source = spec.data.source if spec.data.channels in (1, 3) else "synthetic"
-    data = dataclasses.replace(spec.data, source=source)
+    data = dataclasses.replace(spec.data, source=_unnamed_source(spec.data.channels))
     cfg = config.Config(
         name=name,
         model=spec.model,
