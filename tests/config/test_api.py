@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
+import foreign
 import runs
 import vit_jax
 from vit_jax import api, config, train_loop
@@ -20,7 +21,7 @@ from vit_jax.data import decoding
 from vit_jax.inference import conversion, embedding, loading, prediction
 from vit_jax.runtime import backend, logs
 from vit_jax.studies.transfer import study
-from vit_jax.training import build
+from vit_jax.training import build, run_config
 from vit_jax.utils.errors import AssumptionWarning, UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -137,6 +138,17 @@ def test_what_changes_a_config_is_checked_like_an_option(changes, line, tmp_path
     cfg = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, **changes))
     with pytest.raises(config.ConfigError, match=re.escape(line)):
         vit_jax.preview(cfg, tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore::vit_jax.utils.errors.AssumptionWarning")
+def test_options_that_weights_set_in_a_config_pass(tmp_path):
+    path = foreign.write(tmp_path, foreign.record("timm_hybrid"))
+    cfg = vit_jax.get_config("digits", {"init_from": path, "model.heads": 4})
+    assert cfg.model.resnet_epsilons == "timm"  # which a ViT without a ResNet does not read
+    assert run_config.from_config(cfg, {}) == cfg
+    changed = dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, variant="ViT-L/16"))
+    with pytest.raises(config.ConfigError, match="variant=ViT-L/16: the config sets other sizes"):
+        run_config.from_config(changed, {})
 
 
 def test_decay_of_optax_is_refused_of_a_config_too(tmp_path):

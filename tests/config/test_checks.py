@@ -12,8 +12,9 @@ import runs
 import vit_jax
 from vit_jax import config, models
 from vit_jax.config import catalog, checks
-from vit_jax.training import run_config
+from vit_jax.training import build, run_config
 
+DINO = {"objective.name": "dino", "data.train_crop": "inception", "train.label_smoothing": 0}
 # After `vit_jax train digits`: the options, and the line.
 REFUSED = [
     ({"schedule.end": 1}, "schedule.end=1: exceeds optimizer.lr 0.001"),
@@ -80,6 +81,19 @@ UNREAD = [
     ),
     ({"data.lengths": (9, 16)}, "data.lengths=9,16: data.aspect=fixed does not read it"),
     ({"evaluation.shots": 5}, "evaluation.shots=5: evaluation.fewshot=() does not read it"),
+    (
+        {"optimizer.decayed": "all", "optimizer.weight_decay": 0},
+        "optimizer.decayed=all: optimizer.weight_decay=0 and optimizer.weight_decay_end=none and "
+        "optimizer.name=adam do not read it",
+    ),
+    (
+        {"model.mlp": "swiglu", "model.gelu": "erf"},
+        "model.gelu=erf: model.mlp=swiglu and model.pooling=gap do not read it",
+    ),
+    (
+        DINO | {"objective.gram_start": "3 steps"},
+        "objective.gram_start=3 steps: objective.gram=0 does not read it",
+    ),
     ({"init_head": "keep"}, "init_head=keep: init_from=none does not read it"),
     (
         {"model.resnet_version": "v2"},
@@ -236,9 +250,6 @@ def test_an_untrained_head_has_no_metrics():
         runs.configure(objective=learned, checkpoint={"best": "top1"})
 
 
-DINO = {"objective.name": "dino", "data.train_crop": "inception", "train.label_smoothing": 0}
-
-
 @pytest.mark.parametrize(
     ("options", "steps", "line"),
     [
@@ -336,3 +347,76 @@ def test_a_network_is_the_same_whatever_it_does_not_read(name):
             checked += 1
             assert same == is_unread(changed, key), key
     assert checked > 15
+
+
+DINO_HEAD = {"name": "dino", "prototypes": 16, "head_hidden": 8, "head_bottleneck": 8}
+STEPS = {
+    "adam": {},
+    "lars": {"optimizer": {"name": "lars"}, "train": {"mixup": 0.2}},
+    "dino": {"objective": DINO_HEAD},
+    "dino v2": {
+        "objective": DINO_HEAD
+        | {"patch_loss": 1.0, "centering": "sinkhorn", "gram": 2.0, "local_views": 0}
+    },
+    "mae": {"objective": {"name": "mae", "decoder_width": 16, "decoder_heads": 2}},
+}
+# Read by the loop, the log or the compiler.
+OUTSIDE = {"train.max_bad_steps", "train.replay", "train.sdc_checker", "train.duration"}
+OUTSIDE |= {"objective.collapse_steps", "objective.stop_on_collapse"}
+
+
+def others(value, field):
+    """Values to try in place of one."""
+    if choices := field.metadata["choices"]:
+        return [one for one in choices if one != value]
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, tuple):
+        return [tuple(0.9 * one for one in value)] if value and isinstance(value[0], float) else []
+    if isinstance(value, config.Duration):
+        return ["7 steps", "3 steps"]
+    return (
+        [0.5, "5 steps", 1]
+        if value is None
+        else [value / 2 or 0.125, value + 1, 2 * value or 1, 0.125]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_is_the_same_whatever_it_does_not_read(name):
+    def program(cfg):
+        made = build.build(cfg, 64, devices=jax.devices()[:1])
+        step = jax.jit(made.step).lower(made.state_shapes, made.batch_shapes, None).as_text()
+        begin = re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(made.create_state)()))
+        rates = [float(made.schedule(at)) for at in range(0, 40, 4)]
+        return step, begin, rates, made.durations, made.objective.views
+
+    small = {
+        "model": {"num_classes": 10},
+        "data": {"train_crop": "inception", "channels": 3},
+        "train": {"duration": "40 steps", "batch_size": 8, "ema": None},
+        "checkpoint": {"best": "auto"},
+    }
+    values = runs.merged(runs.merged(runs.TINY, STEPS[name]), small)
+    usual = run_config.complete(config.build(values))
+    own = ("objective.",) if "objective" in STEPS[name] else ("train.", "optimizer.", "schedule.")
+    before, checked = program(usual), 0
+    for key, field, _ in config.fields(usual):
+        if key in OUTSIDE or key.endswith(".name") or not key.startswith(own):
+            continue
+        for other in others(config.get(usual, key), field):
+            try:
+                cfg = run_config.complete(config.build(config.override(values, {key: other})))
+                same = program(cfg) == before
+            except config.ConfigError:  # options that do not fit each other
+                continue
+            try:
+                run_config.check_read(cfg, [key])
+            except config.ConfigError:
+                assert same, key
+            else:
+                assert not same, key
+            checked += 1
+            break
+    assert checked > 4

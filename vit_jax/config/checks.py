@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from vit_jax import config
 from vit_jax.config import components
-from vit_jax.config.options import unread
+from vit_jax.config.options import is_nothing, unread
 from vit_jax.utils.errors import ConfigError
 
 SHARE_OF_START = 0.25  # of an average: the paper's own runs with one end with up to 0.14
@@ -18,8 +18,8 @@ SHARE_OF_START = 0.25  # of an average: the paper's own runs with one end with u
 def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
     """Raises ConfigError for the first of the options `keys` that others leave unread.
 
-    One that is set to nothing (none, 0, 0 steps, an empty list) asks for nothing, so it passes. A
-    model of a plug-in may read every option of its section. `models.check_read` has more.
+    One whose value asks for nothing (`options.is_nothing`) passes. A model of a plug-in may read
+    every option of its section. `models.check_read` has more.
     """
     fields = {key: field for key, field, _ in config.fields(cfg)}
     name = cfg.model.architecture or "vit"
@@ -28,9 +28,7 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
         if key not in fields:
             continue  # an argument of a component in a list
         value = config.get(cfg, key)
-        amount = getattr(value, "amount", value)  # a duration's
-        # False is 0 in Python, but is a choice: it turns something off that others would turn on.
-        if value is not False and amount in (None, 0, ()):
+        if is_nothing(value):
             continue
         if key == "data.crop_area" and cfg.dino is not None:
             raise ConfigError(

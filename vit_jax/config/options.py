@@ -30,7 +30,7 @@ T = TypeVar("T")
 Field = dataclasses.Field[Any]
 
 MOST = 10**15  # upper bound of every count: sums and products stay within int64 and float64
-# In an option's `when`: any value but none or an empty list; any value but none.
+# In an option's `when`: any value that asks for something (`is_nothing`); any value but none.
 GIVEN, NOT_NONE = "given", "not none"
 SCALARS = (bool, int, float, str)
 BOUNDS = {
@@ -690,14 +690,27 @@ def fingerprint(config: object) -> str:
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def is_nothing(value: object) -> bool:
+    """Whether an option's value asks for nothing: none, 0, 0 steps, an empty list."""
+    # False is 0 in Python, but is a choice: it turns something off that others would turn on.
+    return value is not False and getattr(value, "amount", value) in (None, 0, ())
+
+
 def unread(config: object, key: str, field: Field) -> str:
     """Why an option is not read with the values that others have; empty if it is."""
     values = {other: get(config, other) for other in field.metadata["when"]}
-    nothing = {GIVEN: (None, ()), NOT_NONE: (None,)}
-    # One reader is enough.
+    why, fields = "", {other: one for other, one, _ in each(config) if other in values}
+    # One reader is enough, if it is read itself.
     for other, wanted in field.metadata["when"].items():
-        if values[other] not in nothing[wanted] if wanted in nothing else values[other] in wanted:
+        value = values[other]
+        if wanted is GIVEN:
+            read = not is_nothing(value)
+        else:
+            read = value is not None if wanted is NOT_NONE else value in wanted
+        if read and not (why := unread(config, other, fields[other])):
             return ""
+    if why:
+        return why
     shown = " and ".join(f"{other}={show(value)}" for other, value in values.items())
     return f"{shown} do{'es' * (len(values) == 1)} not read it" if values else ""
 

@@ -301,7 +301,10 @@ class Dino(Objective, components=("dino",)):
     teacher_temperature: float = option(0.04, "Temperature of the teacher's logits.", above=0)
     # Equal to the one above: DINO's code has no warm-up by default.
     teacher_temperature_start: float = option(
-        0.04, "Temperature of the teacher's logits at step 0.", above=0
+        0.04,
+        "Temperature of the teacher's logits at step 0.",
+        above=0,
+        when={"objective.teacher_temperature_warmup": GIVEN},
     )
     teacher_temperature_warmup: Duration = option(
         Duration(0, "epochs"), "Length of the linear change from the temperature at step 0."
@@ -333,19 +336,33 @@ class Dino(Objective, components=("dino",)):
         at_least=0,
     )
     gram_start: Duration = option(
-        Duration(0, "steps"), "When it begins, with the teacher of then (DINOv3: a million steps)."
+        Duration(0, "steps"),
+        "When it begins, with the teacher of then (DINOv3: a million steps).",
+        when={"objective.gram": GIVEN},
     )
     gram_every: Duration = option(
-        Duration(10_000, "steps"), "How often the teacher of then takes over; 0: never."
+        Duration(10_000, "steps"),
+        "How often the teacher of then takes over; 0: never.",
+        when={"objective.gram": GIVEN},
     )
     mask_probability: float = option(
-        0.5, "Probability that a large view is masked for the student.", above=0, at_most=1
+        0.5,
+        "Probability that a large view is masked for the student.",
+        above=0,
+        at_most=1,
+        when={"objective.patch_loss": GIVEN},
     )
     mask_ratio: tuple[float, float] = option(
-        (0.1, 0.5), "Range of the share of patches masked in such a view.", above=0, at_most=1
+        (0.1, 0.5),
+        "Range of the share of patches masked in such a view.",
+        above=0,
+        at_most=1,
+        when={"objective.patch_loss": GIVEN},
     )
     patch_head: bool = option(
-        False, "Whether patches get a separate projection head, as in DINOv2 on ImageNet-21k."
+        False,
+        "Whether patches get a separate projection head, as in DINOv2 on ImageNet-21k.",
+        when={"objective.patch_loss": GIVEN},
     )
     global_area: tuple[float, float] = option(
         (0.4, 1.0),
@@ -359,12 +376,14 @@ class Dino(Objective, components=("dino",)):
         "Side of the small views in pixels; none: 3/7 of image_size in whole patches.",
         at_least=1,
         at_most=10_000,
+        when={"objective.local_views": GIVEN},
     )
     local_area: tuple[float, float] = option(
         (0.05, 0.4),
         "Range of the share of the image that the small views show.",
         above=0,
         at_most=1,
+        when={"objective.local_views": GIVEN},
     )
     jitter: float = option(0.8, "Probability of color jitter.", at_least=0, at_most=1)
     gray: float = option(0.2, "Probability of conversion to gray.", at_least=0, at_most=1)
@@ -428,7 +447,14 @@ class Optimizer(Section, kind="optimizer", given_by_name=("learning_rate",)):
         None, "Weight decay at the end, reached along a half cosine; none: constant.", at_least=0
     )
     decayed: str = option(
-        "kernels", "Parameters that decay: kernels only, or all.", choices=("kernels", "all")
+        "kernels",
+        "Parameters that decay: kernels only, or all.",
+        choices=("kernels", "all"),
+        when={
+            "optimizer.weight_decay": GIVEN,
+            "optimizer.weight_decay_end": GIVEN,
+            "optimizer.name": ("lamb", "lars"),  # whose trust ratios are of what decays
+        },
     )
     freeze: tuple[str, ...] = option(
         (),

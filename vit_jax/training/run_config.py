@@ -48,7 +48,11 @@ def from_config(given: config.Config, overrides: Mapping[str, object]) -> config
     base = dataclasses.replace(base, model=models.complete(base.model))
     own = {key for key, _, _ in config.fields(base)}
     changed = config.changed(cfg).items()
-    check_read(cfg, [k for k, value in changed if k not in own or value != config.get(base, k)])
+    keys = [k for k, value in changed if k not in own or value != config.get(base, k)]
+    if cfg.init_from is None:
+        check_read(cfg, keys)
+    elif "model.variant" in keys:  # the weights may have set others, read or not
+        models.check_variant(cfg.model, [key.removeprefix("model.") for key in keys])
     checks.check_decay(cfg)
     check_trains(cfg)
     return cfg
