@@ -5,6 +5,7 @@ import json
 import pathlib
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import yaml
 
@@ -106,9 +107,13 @@ def test_a_card_is_made_of_what_its_folder_cannot_express(opened, tmp_path):
 
 
 def test_a_projection_has_no_classes(opened):
-    """CLIP's, a head without bias, of which nobody names the outputs."""
-    model = dataclasses.replace(opened.config.model, biasless=("head",))
-    clip = dataclasses.replace(opened, config=dataclasses.replace(opened.config, model=model))
+    """CLIP's, a head without bias, or with timm's, of which nobody names the outputs."""
+    assert not opened.projects
+    kernel = {"kernel": opened.params["head"]["kernel"]}
+    clip = dataclasses.replace(opened, params={**opened.params, "head": kernel})
+    assert clip.projects
+    zeros = {**kernel, "bias": np.zeros(6, np.float32)}
+    clip = dataclasses.replace(opened, params={**opened.params, "head": zeros})
     with pytest.warns(AssumptionWarning, match="wrong if it is CLIP's projection"):
         clip.require_head()
     for changed, headed in (

@@ -85,7 +85,7 @@ def test_a_file_without_a_resnet_leaves_nothing_open_of_one():
     assert "model.resnet_epsilons" not in facts.assumed
 
 
-def test_what_metadata_say_of_a_head_is_taken_where_nothing_else_did():
+def test_what_metadata_say_of_a_head_is_taken_before_a_config_beside_the_file():
     facts = weights.read_spec(foreign.FOLDER / "timm_vit_tiny.safetensors")
     names = [f"class of metadata {k}" for k in range(facts.model.num_classes)]
     several = {"label_names": names, "problem_type": "multi_label_classification"}
@@ -95,6 +95,8 @@ def test_what_metadata_say_of_a_head_is_taken_where_nothing_else_did():
     own = tuple(f"class of config {k}" for k in range(facts.model.num_classes))
     known = dataclasses.replace(facts, classes=own, loss="softmax")
     found = importing.with_head(known, said)
+    assert (found.classes, found.loss) == (tuple(names), "sigmoid")
+    found = importing.with_head(known, {importing.HEAD: "{}"})
     assert (found.classes, found.loss) == (own, "softmax")
     one = dataclasses.replace(facts, model=dataclasses.replace(facts.model, num_classes=1))
     found = importing.with_head(one, {})

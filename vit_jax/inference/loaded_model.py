@@ -286,9 +286,12 @@ class LoadedModel:
 
     @property
     def projects(self) -> bool:
-        """Whether the head looks like CLIP's projection, whose outputs are an image's embedding."""
-        foreign = self.kind not in RUNS
-        return foreign and "head" in self.config.model.biasless and self._numbered
+        """Whether the head looks like CLIP's projection, whose outputs are an image's embedding.
+
+        That has no bias; in timm's files, one of zeros.
+        """
+        foreign, head = self.kind not in RUNS, self.params.get("head", {})
+        return foreign and self._numbered and not np.any(np.asarray(head.get("bias", 0)))
 
     @property
     def spec(self) -> weights.ModelSpec:
@@ -408,7 +411,7 @@ class LoadedModel:
                 f"vit_jax train NAME --config.init_from={place}"
             )
         if self.projects:
-            line = "its head, without bias and names, is taken for one of classes; wrong if it is "
+            line = "its head, without bias or names, is taken for one of classes; wrong if it is "
             line += "CLIP's projection, whose outputs are an image's embedding"
             logs.warn_of_assumptions(self.config.name, [line])
 
