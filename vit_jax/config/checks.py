@@ -35,7 +35,7 @@ def check_read(cfg: config.Config, keys: Iterable[str]) -> None:
                 f"{key}={config.show(value)}: not read with objective.name={cfg.objective.name}; "
                 "set objective.global_area or objective.local_area"
             )
-        if (why := unread(cfg, key, fields[key])) and not (own and key.startswith("model.")):
+        if (why := unread(cfg, key, fields)) and not (own and key.startswith("model.")):
             raise ConfigError(f"{key}={config.show(value)}: {why}")
 
 

@@ -696,18 +696,20 @@ def is_nothing(value: object) -> bool:
     return value is not False and getattr(value, "amount", value) in (None, 0, ())
 
 
-def unread(config: object, key: str, field: Field) -> str:
-    """Why an option is not read with the values that others have; empty if it is."""
-    values = {other: get(config, other) for other in field.metadata["when"]}
-    why, fields = "", {other: one for other, one, _ in each(config) if other in values}
+def unread(config: object, key: str, fields: Mapping[str, Field]) -> str:
+    """Why an option is not read with the values that others have; empty if it is.
+
+    `fields` are those of the config, by key.
+    """
+    values, why = {other: get(config, other) for other in fields[key].metadata["when"]}, ""
     # One reader is enough, if it is read itself.
-    for other, wanted in field.metadata["when"].items():
+    for other, wanted in fields[key].metadata["when"].items():
         value = values[other]
         if wanted is GIVEN:
             read = not is_nothing(value)
         else:
             read = value is not None if wanted is NOT_NONE else value in wanted
-        if read and not (why := unread(config, other, fields[other])):
+        if read and not (why := unread(config, other, fields)):
             return ""
     if why:
         return why

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from vit_jax import config
 from vit_jax.config import components
+from vit_jax.config.options import is_nothing
 from vit_jax.models.architecture import Architecture
 
 T = TypeVar("T")
@@ -282,13 +283,12 @@ def check_sequences(model: config.Model) -> None:
 def check_read(model: config.Model, names: Iterable[str]) -> None:
     """Raises ConfigError for the first of the options `names` that the architecture ignores.
 
-    One that is set to none, 0 or an empty list asks for nothing, so it passes.
+    One whose value asks for nothing (`options.is_nothing`) passes.
     """
     unread = find_architecture(model).unread
     for name in names:
         value = getattr(model, name)
-        # False equals 0, but turns off what is on by default, such as `class_position`.
-        if name in unread and (value is False or value not in (None, 0, ())):
+        if name in unread and not is_nothing(value):
             raise config.ConfigError(
                 f"model.{name}={config.show(value)}: model.architecture={model.architecture} does "
                 "not read it"
