@@ -93,7 +93,11 @@ def test_the_newest_checkpoints_of_a_run_are_its_last(soup, monkeypatch):
 @pytest.mark.parametrize(
     ("other", "line"),
     [
-        (opened(1.0, data={"std": (0.25,)}), "data.std 0.5 and 0.25"),
+        (
+            opened(1.0, data={"std": (0.25,)}),
+            "data.std 0.5 and 0.25; --config.data.std=0.5 sets it for all",
+        ),
+        (opened(1.0, data={"channels": 1}), "data.channels 3 and 1"),
         (opened(1.0, model={"pooling": "gap"}), "model.pooling token and gap"),
         (opened(1.0, loss={"name": "sigmoid"}), "loss.name softmax and sigmoid"),
         (opened(1.0, classes=("dog", "cat")), "other classes, or in another order"),
@@ -113,11 +117,12 @@ def test_unlike_models_are_named(soup, other, line):
 
 
 def test_runs_that_trained_otherwise_are_a_soup(soup):
-    """And published weights with a run that began with them."""
+    """And published weights, which give each channel's mean, with a run that began with them."""
     other = {"init": "mimetic", "dropout": 0.1, "stochastic_depth": 0.2, "dtype": "bfloat16"}
     other |= {"patch_remainder": "drop", "position_resize": "bicubic", "variant": "ViT-Ti/16"}
     one = opened(1.0, model={"layer_scale": 0.1, "head_bias": -9.0})
-    whole, _ = soup({"a": one, "b": opened(3.0, model=other | {"layer_scale": 1e-5})})
+    weights = opened(3.0, model=other | {"layer_scale": 1e-5}, data={"mean": (0.5, 0.5, 0.5)})
+    whole, _ = soup({"a": one, "b": weights})
     assert whole.params["a0"] == 2
     assert whole.config.model.layer_scale == 0.1
 

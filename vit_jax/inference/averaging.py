@@ -16,7 +16,6 @@ from vit_jax.utils import storage, tree_utils
 from vit_jax.weights import exporting
 
 # Must be equal too: they define the meaning of the inputs.
-PREPROCESSING = ("image_size", "channels", "depth", "mean", "std")
 # May differ: read in training alone or for images of another size, or a name for sizes.
 UNREAD = ("variant", "init", "head_bias", "layer_scale", "dropout", "stochastic_depth", "dtype",
           "patch_remainder", "position_resize")  # fmt: skip
@@ -118,7 +117,7 @@ def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) 
     described = [
         config.Config(
             model=dataclasses.replace(opened.config.model, **unread),
-            data=config.Data(**{key: getattr(opened.config.data, key) for key in PREPROCESSING}),
+            data=config.Data(channels=opened.config.data.channels),
             loss=config.Loss(name=opened.config.loss.meaning),
         )
         for opened in (one, other)
@@ -128,12 +127,9 @@ def _difference(one: loaded_model.LoadedModel, other: loaded_model.LoadedModel) 
         return ", ".join(
             f"{key} {config.show(a)} and {config.show(b)}" for key, (a, b) in changed.items()
         )
-    first, second = (exporting.preprocessing(opened.config.data) for opened in (one, other))
-    for key, value in first.items():
-        if key in second and value != second[key]:
-            option = "data.eval_resampling" if key == "resampling" else f"data.{key}"
-            values = f"{config.show(value)} and {config.show(second[key])}"
-            return f"{option} {values}; --config.{option}={config.show(value)} sets it for all"
+    for key, (a, b) in exporting.other_views(one.config.data, other.config.data).items():
+        option = "data.eval_resampling" if key == "resampling" else f"data.{key}"
+        return f"{option} {a} and {b}; --config.{option}={a} sets it for all"
     if one.fresh.keys() != other.fresh.keys():
         return f"one of them has no {min(one.fresh.keys() ^ other.fresh.keys())}"
     if one.classes != other.classes:

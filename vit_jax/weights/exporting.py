@@ -392,6 +392,9 @@ def function(model: config.Model) -> dict[str, Any]:
 def preprocessing(data: config.Data) -> dict[str, Any]:
     """The options of evaluation's preprocessing by name, equal where images look equal."""
     made = {key: getattr(data, key) for key in PIXELS}
+    for key in ("mean", "std"):
+        if len(set(made[key])) == 1:
+            made[key] = made[key][:1]
     made["resampling"] = data.eval_resampling or data.resampling
     if data.aspect == "native":
         return made | {"eval_crop": "resize", "lengths": data.padded}
