@@ -106,41 +106,36 @@ class Budget(NamedTuple):
     """The network and the lengths of trainings.
 
     Attributes:
-      width: of the network; that of MAE's decoder is half of it.
-      depth: of the network.
+      network: options of the network; the width of MAE's decoder is half of its width.
       pretraining: steps of each kind, and its rate.
       tuning: batch and steps by the number of labels.
       choosing: steps in which the rate for all labels is chosen.
     """
 
-    width: int
-    depth: int
+    network: Mapping[str, Any]
     pretraining: Mapping[str, tuple[int, float]]
     tuning: Mapping[int, tuple[int, int]]
     choosing: int
 
 
+NETWORK = {"model.width": 192, "model.depth": 6, "model.mlp_dim": 768}  # of cifar10/ViT-6_4
 BUDGETS = {
-    # The network of cifar10/ViT-6_4 for what 150 minutes of two quick cores allow: 100, 10 and 30
-    # epochs.
+    # For what 150 minutes of two cores with AMX allow: 100, 10 and 30 epochs.
     "full": Budget(
-        192,
-        6,
+        NETWORK | {"model.dtype": "bfloat16_matmul"},
         {MAE: (19_500, 1e-3), DINO: (3900, 5e-4), CONTROL: (11_700, 1e-3)},
         {50: (50, 300), 500: (100, 1000), 5000: (128, 2000), ALL: (128, 8000)},
         1600,
     ),
     # That of cifar10/ViT-3_4 for half an hour of two slow cores: 13, 4 and 6 epochs.
     "small": Budget(
-        96,
-        3,
+        {"model.width": 96, "model.depth": 3, "model.mlp_dim": 384},
         {MAE: (2500, 1e-3), DINO: (1500, 5e-4), CONTROL: (2400, 1e-3)},
         {50: (50, 100), 500: (100, 300), 5000: (128, 500)},
         0,
     ),
     "tiny": Budget(
-        192,
-        6,
+        NETWORK,
         {MAE: (4, 1e-3), DINO: (4, 5e-4), CONTROL: (4, 1e-3)},
         {50: (50, 4), ALL: (64, 4)},
         2,
@@ -270,14 +265,9 @@ class LabelStudy(Study):
         labels: int | None = None,
         measurements: tuple[Mapping[str, Any], ...] = (),
     ) -> Cell:
-        width = self.lengths.width
-        options = options | {
-            "model.width": width,
-            "model.depth": self.lengths.depth,
-            "model.mlp_dim": 4 * width,
-        }
+        options = {**options, **self.lengths.network}
         if arm == MAE and origin is None:
-            options["objective.decoder_width"] = width // 2
+            options["objective.decoder_width"] = options["model.width"] // 2
         own = {"data.root": str(self.workdir / data), "data.train_split": split}
         own["name"] = "label_efficiency"
         cfg = run_config.config_from_values(config.override({}, OPTIONS | own | options), {})
