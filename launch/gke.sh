@@ -127,7 +127,7 @@ job() {
   for word in "${RUN[@]}"; do
     case $word in
       *.py | *.py:*) [ ! -e "${word%:*}" ] || elsewhere "$word" ;;
-      --config.data.root=* | --config.init_from=* | --config.objective.teacher=*)
+      --config.data.root=* | --config.data.exclude=* | --config.init_from=* | --config.objective.teacher=*)
         path=${word#*=}
         [[ $path == /* || ! -e ${path/#'~'/"${HOME:-}"} ]] || elsewhere "$word"
         ;;

@@ -209,7 +209,7 @@ require_run() {
   for word in "${RUN[@]}"; do
     path=${word#*=} path=${path/#'~'/"$HOME"}
     case $word in
-      --config.data.root=* | --config.init_from=* | --config.objective.teacher=*)
+      --config.data.root=* | --config.data.exclude=* | --config.init_from=* | --config.objective.teacher=*)
         [[ ${word#*=} == /* || ! -e $path ]] ||
           fail 2 "$word: lies on this machine; workers read gs://BUCKET/DIR, or /DIR on a disk that all have mounted there"
         ;;

@@ -113,7 +113,10 @@ def test_a_manifest_of_another_disk_says_that_nothing_is_mounted():
     assert "gke-spot" not in printed  # 0 turns it off
 
 
-@pytest.mark.parametrize("given", ["own.py", "own.py:small", "--config.data.root=photos"])
+@pytest.mark.parametrize(
+    "given",
+    ["own.py", "own.py:small", "--config.data.root=photos", "--config.data.exclude=photos"],
+)
 def test_a_manifest_with_a_path_of_this_machine_says_so(tmp_path, given):
     for name in ("own.py", "photos"):
         (tmp_path / name).mkdir()

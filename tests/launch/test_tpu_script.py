@@ -312,6 +312,10 @@ def test_what_is_missing_or_wrong_is_one_line(world, monkeypatch):
             "--config.data.root=launch: lies on this machine; workers read gs://BUCKET/DIR, or ",
         ),
         (["run", *RUN, "digits", "--config.init_from=~/code"], "--config.init_from=~/code: lies o"),
+        (
+            ["run", *RUN, "digits", "--config.data.exclude=setup.py"],
+            "--config.data.exclude=setup.py: l",
+        ),
         (["delete", *ADDRESS, "other"], "other: delete takes no config; a slice is named by --n"),
         (["run", *RUN, "digits", "--then-delete"], "--then-delete: run does not read it; for: su"),
         (["status", *ADDRESS, "--worker=1"], "--worker: status does not read it; for: logs\n"),
