@@ -16,6 +16,7 @@ from vit_jax.config import ConfigError
 from vit_jax.data import decoding
 from vit_jax.inference import segmentation
 from vit_jax.utils.errors import AssumptionWarning
+from vit_jax.weights import WeightsError
 
 GOOGLE = pathlib.Path(__file__).parents[1] / "fixtures" / "vit_tiny_token.npz"
 COLORS = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200]], np.uint8)
@@ -184,6 +185,14 @@ def test_a_whole_measurement(tmp_path, capsys):
     assert json.loads((tmp_path / "again" / "segmentation.json").read_text()) == found
 
 
+def test_images_that_are_learned_from_and_measured_are_said(tmp_path):
+    """As of Pascal VOC's `trainval` and `val`."""
+    draw(tmp_path, ["trainval/a", "trainval/b", "val/b", "val/c"], "voc")
+    line = "--test=val: 1 of its 2 images are learned from, as images of --train=trainval"
+    with pytest.warns(AssumptionWarning, match=line), pytest.raises(WeightsError):
+        segmentation.measure("no/weights", tmp_path, {}, splits=("trainval", "val"))
+
+
 def test_a_class_that_only_test_images_have_counts():
     truth = np.array([[5, 0], [segmentation.NO_CLASS, 1]], np.uint8)
     pixels = segmentation.confusion(truth, np.array([[0, 0], [1, 1]]), 3)
@@ -241,6 +250,8 @@ def test_mistakes_are_one_line(tmp_path, capsys):
 
     native = said(f"--data={tmp_path / 'plain'}", "--config.data.aspect=native")
     assert "data.aspect=native: is for evaluate, embed and predict" in native
+    cropped = said(f"--data={tmp_path / 'plain'}", "--config.data.eval_crop=central")
+    assert "data.eval_crop=central: segment resizes whole images; leave it out" in cropped
     assert "no such folder" in said(f"--data={tmp_path / 'none'}")
     assert "images: no such folder" in said(f"--data={tmp_path / 'empty'}")
     assert "has no split val; there are train" in said(f"--data={tmp_path / 'voc'}")

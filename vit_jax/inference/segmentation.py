@@ -119,11 +119,18 @@ def measure(
     if not folder.is_dir():
         raise ConfigError(f"--data={root}: no such folder")
     train, test = (find_images(folder, split) for split in splits)
+    if learned := {one.image for one in train} & {one.image for one in test}:
+        line = f"{len(learned):,} of its {len(test):,} images are learned from, as images of "
+        logs.warn_of_assumptions(f"--test={splits[1]}", [f"{line}--train={splits[0]}"])
     opened = loading.load(checkpoint, overrides, step=step)
     model, data = opened.config.model, opened.config.data
     size = data.image_size
     # Whole images are its input, so that patches cover all pixels.
-    data = dataclasses.replace(data, eval_crop="resize", resize_to=None, crop_pct=None)
+    whole: dict[str, Any] = {"eval_crop": "resize", "resize_to": None, "crop_pct": None}
+    for key, value in whole.items():
+        if f"data.{key}" in overrides and (given := getattr(data, key)) != value:
+            raise ConfigError(f"data.{key}={given}: segment resizes whole images; leave it out")
+    data = dataclasses.replace(data, **whole)
     opened = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
     checks.check_fixed(opened.config, "segment")
     say(f"{len(train):,} images to learn from, {len(test):,} to measure")
