@@ -21,8 +21,11 @@ from vit_jax.inference import (
     loaded_model,
     loading,
     prediction,
+    search,
+    segmentation,
 )
 from vit_jax.inference.doctor import listing, reading
+from vit_jax.inference.inspect import outputs, view
 from vit_jax.runs import directory
 from vit_jax.training import build, run_config
 from vit_jax.utils import tree_utils
@@ -536,3 +539,24 @@ def test_a_path_of_one_step_and_another_step(tmp_path):
     (tmp_path / "checkpoints/00000012/commit.json").touch()
     with pytest.raises(config.ConfigError, match=r"^--step=best: .*/00000012 is step 12 alone; na"):
         loading.load(tmp_path / "checkpoints/00000012", step="best")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda photo, given: next(vit_jax.predict("gone", photo, given)),
+        lambda photo, given: vit_jax.embed("gone", "new.npz", photo.parent, given),
+        lambda photo, given: search.search("gone", photo.parent, photo, given),
+        lambda photo, given: vit_jax.doctor(photo.parent, "gone", given),
+        lambda photo, given: segmentation.measure("gone", photo.parent, given),
+        lambda photo, given: next(outputs.inspect("rollout", "gone", given, images=[photo])),
+        lambda photo, given: view.open_viewer("gone", given, images=[photo]),
+    ],
+    ids=["predict", "embed", "search", "doctor", "segment", "inspect", "view"],
+)
+def test_a_dataset_beside_given_images_is_refused(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").touch()
+    line = "data.exclude=fix.csv: is not read, as the images are given; leave one of them out"
+    with pytest.raises(config.ConfigError, match=line):
+        call(tmp_path / "a.png", {"data.exclude": "fix.csv"})

@@ -88,6 +88,8 @@ def embed(
     elif not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
         raise config.ConfigError(f"{bucket.shown(folder)}: {what}")
+    else:
+        loading.check_given(overrides)
     # Both act before the first call that asks jax for devices, which loading a checkpoint is.
     device.step_by_step()
     distributed.initialize()

@@ -32,6 +32,10 @@ EVALUATION_BATCH = 128  # for weights that come without a config
 HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "norm_last_layer",
                 "patch_head")  # fmt: skip
 
+# Options that say which images.
+DATASET = ("data.source", "data.name", "data.root", "data.train_split", "data.eval_split",
+           "data.test_split", "data.holdout", "data.exclude", "data.examples")  # fmt: skip
+
 # Sections and options that a loaded model reads; the others act in training alone.
 READ = ("name", "seed", "init_from", "model", "data", "loss", "objective", "lora", "evaluation",
         "mesh", "train.batch_size")  # fmt: skip
@@ -199,6 +203,16 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
             f"{reference} names no images; set --config.data.source=folder and "
             "--config.data.root=DIR, or --config.data.source=tfds and --config.data.name=NAME"
         )
+
+
+def check_given(overrides: Mapping[str, Any] | None) -> None:
+    """Raises ConfigError for an option that says which images, beside images that are given."""
+    for key in DATASET:
+        if key in (overrides or {}):
+            value = config.show((overrides or {})[key])
+            raise config.ConfigError(
+                f"{key}={value}: is not read, as the images are given; leave one of them out"
+            )
 
 
 def find_checkpoint(

@@ -69,6 +69,8 @@ def predict(
     found = list_files(images)
     if examples:
         loading.require_images(reference, overrides or {})
+    else:
+        loading.check_given(overrides)
     loaded = loading.load(reference, overrides, step)
     loaded.require_head()
     if top is not None and isinstance(loaded.config.loss, config.Regression):

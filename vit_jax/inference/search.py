@@ -176,6 +176,7 @@ def search(
     Raises a UserError.
     """
     config.check_count("--top", top)
+    loading.check_given(overrides)
     source = bucket.given_path("--index", index)
     photo = bucket.given_path("--query", query)
     page = storage.given_page("--output", output)

@@ -115,6 +115,7 @@ def measure(
 
     Raises a UserError.
     """
+    loading.check_given(overrides)
     folder = bucket.given_path("--data", root)
     if not folder.is_dir():
         raise ConfigError(f"--data={root}: no such folder")

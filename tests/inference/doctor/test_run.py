@@ -85,6 +85,7 @@ def test_what_is_planted_is_found_and_left_out(tmp_path, capsys, monkeypatch):
         (["r", "--leave-out=xyzw"], "--leave-out=xyzw: no such kind; known: broken, "),
         (["r", "--leave-out=lable"], "--leave-out=lable: no such kind; did you mean label?"),
         (["r", "--checkpoint=gone"], "gone"),
+        (["r", "--config.data.holdout=0.2"], "data.holdout: is set by --holdout here"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, words, line, capsys, monkeypatch):

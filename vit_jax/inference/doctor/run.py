@@ -53,6 +53,9 @@ def doctor(
         raise ConfigError(f"--holdout={holdout}: must be at least 0 and below 1, such as 0.1")
     if not 0 < cosine <= 1:
         raise ConfigError(f"--cosine={cosine}: must be above 0 and at most 1, such as 0.8")
+    if "data.holdout" in (overrides or {}):
+        raise ConfigError("data.holdout: is set by --holdout here")
+    loading.check_given(overrides)
     page = storage.given_page("--output", output)
     listed = None if fix_list is None else storage.given_path("--fix-list", fix_list, remote=False)
     for kind in leave_out:

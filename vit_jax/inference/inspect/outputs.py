@@ -139,6 +139,8 @@ def inspect(
         logs.log.info("figures show at most %d images; the numbers are of all", DRAWN)
     # Before the checkpoint, which takes longest to load: a wrong path shows at once.
     files = prediction.list_files(images, max(counts.values(), default=0), seed)
+    if files:
+        loading.check_given(overrides)
     opened = loading.load(checkpoint, overrides, step=step)
     checks.check_fixed(opened.config, "inspect")
     given = None

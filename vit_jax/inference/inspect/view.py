@@ -192,6 +192,8 @@ def open_viewer(
     images if they are `needed`.
     """
     files = prediction.list_files(images, count or COUNT, seed)
+    if files:
+        loading.check_given(overrides)
     opened = loading.load(checkpoint, overrides, step=step)
     checks.check_fixed(opened.config, "inspect")
     viewer = Viewer(opened)
