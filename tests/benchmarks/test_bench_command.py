@@ -48,6 +48,7 @@ from vit_jax import cli
         (["checkpoint", "--workdir=/gone"], "--workdir=/gone: no such folder"),
         (["evaluate", "--models=ViT-Q/16"], "ViT-Q/16: no size Q"),
         (["evaluate", "--sizes=40"], "40"),
+        (["train", "--peer-python=/gone"], "--peer-python=/gone: needs --peer=NAME"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys):

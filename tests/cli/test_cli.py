@@ -321,6 +321,14 @@ NOWHERE = (
         (["train", "--config=mine/my.py:x"], "--config=mine/my.py: no such file"),
         (["show"], "show: name a config; see `vit_jax list`"),
         (["transfer", "x", "--draws=2"], "--draws=2: draws combinations of --try; add --try"),
+        (["preflight", "digits", "--topology=cpu", "--loops"],
+         "--loops: restricts what --fit searches; add --fit"),
+        (["preflight", "digits", "--topology=cpu", "--scaling", "--price=2"],
+         "--price=2: does not go with the table of --scaling"),
+        (["preflight", "digits", "--topology=cpu", "--scaling", "--json"],
+         "--json: does not go with the table of --scaling"),
+        (["export", "--checkpoint=x", "--to=onnx", "--output=y", "--config.model.dtype=bfloat16"],
+         "model.dtype=bfloat16: is not read here; set --dtype"),
         (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),
@@ -370,6 +378,7 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
             ["evaluate", "--checkpoint=x", "--batch_size=8"],
             "did you mean --config.evaluation.batch_size=8?",
         ),
+        (["report", "x", "--images=9", "--no-predictions"], "not allowed with argument --images"),
     ],
 )
 def test_wrong_commands_and_flags_are_one_line_with_the_nearest(arguments, remedy, capsys):

@@ -98,10 +98,12 @@ class Peer:
 
     def __post_init__(self) -> None:
         if self.name is None:
-            if self.path is not None:
-                raise config.ConfigError(
-                    f"--peer-path={self.path}: needs --peer=NAME; set that, or leave this out"
-                )
+            given = {"path": self.path, "python": self.python}
+            for flag, value in given.items():
+                if value not in (None, sys.executable):
+                    raise config.ConfigError(
+                        f"--peer-{flag}={value}: needs --peer=NAME; set that, or leave this out"
+                    )
             return
         program = PROGRAMS[self.name]
         if (program.source is None) != (self.path is None):

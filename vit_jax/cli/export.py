@@ -2,6 +2,7 @@
 
 import argparse
 
+from vit_jax import config
 from vit_jax.cli import arguments, tables
 
 HELP = "write a checkpoint as one program that JAX or ONNX runs without vit_jax"
@@ -46,6 +47,9 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from vit_jax.config import checks
     from vit_jax.inference import export, loading, onnx_export
 
+    if "model.dtype" in overrides:
+        value = overrides["model.dtype"]
+        raise config.ConfigError(f"model.dtype={value}: is not read here; set --dtype")
     form = export.ExportOptions(
         platforms=tuple(dict.fromkeys(args.platforms.split(","))),
         batch=args.batch,

@@ -65,6 +65,11 @@ def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Prints the compiler's memory, FLOPs and cost of runs; 78 if one does not fit."""
     if bool(args.names) == bool(args.table):
         raise config.ConfigError("preflight: name a config (see `vit_jax list`), or a --table")
+    if args.loops and not args.fit:
+        raise config.ConfigError("--loops: restricts what --fit searches; add --fit")
+    if args.scaling and (args.json or args.price is not None):
+        other = "--json" if args.json else f"--price={args.price:g}"
+        raise config.ConfigError(f"{other}: does not go with the table of --scaling")
     if args.topology != "gpu":  # the target device need not be here
         os.environ["JAX_PLATFORMS"] = "cpu"
     from vit_jax import preflight

@@ -21,14 +21,18 @@ def add_arguments(parser: arguments.Parser) -> None:
         "file to write (default: report.html and report.md in the first WORKDIR)",
         type=arguments.output_path,
     )
-    parser.add(
-        "--images N",
-        "images of the evaluation split to classify with each model, at most",
+    predicted = parser.add_mutually_exclusive_group()
+    predicted.add_argument(
+        "--images",
+        metavar="N",
+        help="images of the evaluation split to classify with each model, at most (default: 512)",
         type=arguments.positive,
         default=512,
     )
     arguments.add_seed(parser)
-    parser.add("--no-predictions", "load no model: quick, needs no jax")
+    predicted.add_argument(
+        "--no-predictions", action="store_true", help="load no model: quick, needs no jax"
+    )
 
 
 def run(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -389,13 +389,18 @@ def test_an_import_of_labels_that_is_killed_can_be_repeated(prepare, tmp_path, m
         (["My-Photos", "--from=photos"], "small letters, digits and _"),
         (["imagenet21k"], "is packed from files of yours: fall11_whole.tar"),
         (["flowers", "--max-side=512"], "--max-side: is for folders, tars and tables that are "
-                                        "packed, and flowers is not"),
+                                        "packed; flowers packs none"),
         (["new", "--from=photos", "--partial"],
          "--partial: is for datasets with an official number of images, and new has none"),
         (["mnist", "--partial"],
          "--partial: is for datasets with an official number of images, and mnist has none"),
         (["a", "b", "--from=photos"], "for one name at a time"),
         (["new", "--from", "a.tar", "gs://b/c.tar"], "needs gcsfs: pip install"),
+        (["imagenet-real", "--from=photos", "--max-side=512"], "packed; imagenet-real packs none"),
+        (["new", "--verify", "--no-labels"], "--no-labels: is for folders, tars and tables that "
+                                             "are packed; --verify packs none"),
+        (["new", "--from=photos", "--dedup-distance=4"],
+         "--dedup-distance=4: is for --dedup-against=TASK,..., and none is"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(prepare, photos, tmp_path, data_dir, monkeypatch, words, line):

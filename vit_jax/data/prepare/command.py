@@ -56,6 +56,8 @@ def prepare(name: str, request: Request) -> Iterator[str]:
     task = tasks.TASKS.get(name)
     if request.verify and request.sources:
         raise config.ConfigError("--verify: reads a prepared dataset; leave out --from")
+    if request.verify or name == REAL_TASK:
+        request.refuse_packing("--verify" if request.verify else name)
     if request.verify:
         yield from _verify(name, task, request)
     elif name == REAL_TASK:

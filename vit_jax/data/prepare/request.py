@@ -43,6 +43,10 @@ class Request:
         for flag, value in (("cache", self.cache), ("cache-size", self.cache_size)):
             if value is not None and not self.buckets:
                 raise config.ConfigError(f"--{flag}={value}: is for --from=s3://..., and none is")
+        if self.distance != dedup.THRESHOLD and not self.against:
+            raise config.ConfigError(
+                f"--dedup-distance={self.distance}: is for --dedup-against=TASK,..., and none is"
+            )
 
     def directory(self) -> Path:
         """The folder of datasets; raises ConfigError unless it is on this machine."""
@@ -90,7 +94,7 @@ class Request:
         ):
             if value:
                 raise config.ConfigError(
-                    f"--{flag}: is for folders, tars and tables that are packed, and {name} is not"
+                    f"--{flag}: is for folders, tars and tables that are packed; {name} packs none"
                 )
 
     def refuse_partial(self, name: str) -> None:
