@@ -16,6 +16,7 @@ import pytest
 
 import pages
 from vit_jax import cli, config
+from vit_jax.cli.arguments import matching_names
 from vit_jax.config import catalog
 from vit_jax.pages import listing
 from vit_jax.runtime import logs
@@ -342,6 +343,10 @@ def test_wrong_usage(arguments, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
     assert capsys.readouterr().err == f"vit_jax: {line}\n"
+
+
+def test_a_name_that_several_patterns_match_counts_once():
+    assert matching_names(["digits-*", "digits", "digits*"]) == ["digits-token", "digits"]
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def reference(name: str | None, file: str | None) -> str | None:
 
 
 def matching_names(patterns: Sequence[str]) -> list[str]:
-    """Config names, with patterns such as `vtab/*` replaced by the names they match."""
+    """Config names, each once, with patterns such as `vtab/*` replaced by those they match."""
     names = []
     for pattern in patterns:
         # A plain name is kept even if unknown: its own error suggests the nearest.
@@ -156,7 +156,7 @@ def matching_names(patterns: Sequence[str]) -> list[str]:
         if not found:
             raise config.ConfigError(f"{pattern}: no config has such a name; see `vit_jax list`")
         names += found
-    return names
+    return list(dict.fromkeys(names))
 
 
 def profile(text: str) -> tuple[int, int]:
