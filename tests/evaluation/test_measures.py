@@ -40,14 +40,15 @@ def test_any_of_several_classes_is_right():
     assert listed(values) == {"top1": [False], "top5": [False]}
 
 
-def test_probabilities_are_those_that_predict_shows(monkeypatch):
-    logits = np.float32([[0, 1], [0, -40]])
-    for name, first in (("softmax", 1 / (1 + np.exp([1, -40]))), ("sigmoid", [0.5, 0.5])):
-        found = measures.probabilities(logits, config.Loss(name=name))
+def test_images_are_ranked_by_probabilities_or_what_has_their_order(monkeypatch):
+    """Sigmoids of 40 and 50 are both 1 in float64."""
+    logits = np.float32([[40, 41], [50, 10]])
+    for name, first in (("softmax", 1 / (1 + np.exp([1, -40]))), ("sigmoid", [40, 50])):
+        found = measures.scores(logits, config.Loss(name=name))
         np.testing.assert_allclose(found[:, 0], first, rtol=1e-12)
     monkeypatch.setattr(losses, "probabilities", lambda logits, loss: jnp.exp(logits))
     plugged_in = types.SimpleNamespace(name="own", meaning="own")
-    found = measures.probabilities(logits, plugged_in)
+    found = measures.scores(logits, plugged_in)
     np.testing.assert_allclose(found, np.exp(logits), rtol=1e-6)
 
 

@@ -273,7 +273,7 @@ def label_sets(
     `annotated` are the outputs whose classes the images are labeled with; None: all. The others are
     left out, as it is unknown which images show their classes. `keep` gets the outputs.
     """
-    chances = functools.partial(measures.probabilities, loss=cfg.loss)
+    chances = functools.partial(measures.scores, loss=cfg.loss)
     predict = functools.partial(measures.predicted, loss=cfg.loss)
 
     def measure(found: Outputs) -> dict[str, float]:
@@ -369,7 +369,7 @@ def whole_classification(
             fit=fit,
             ranks=ranks,
             each=each,
-            chances=functools.partial(measures.probabilities, loss=cfg.loss),
+            chances=functools.partial(measures.scores, loss=cfg.loss),
             predict=functools.partial(measures.predicted, loss=cfg.loss),
         )
         # `means` win: those in `further` are NaN where a single image has an infinite loss.

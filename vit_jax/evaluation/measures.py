@@ -51,8 +51,8 @@ def classification(logits: jax.Array, label: jax.Array, loss: config.Loss) -> di
     return {"top1": rank < 1, "top5": rank < 5, "loss": each}
 
 
-def probabilities(logits: np.ndarray, loss: config.Loss) -> np.ndarray:
-    """Probabilities (N, K) float64 of logits, by which metrics rank the images of a class.
+def scores(logits: np.ndarray, loss: config.Loss) -> np.ndarray:
+    """Scores (N, K) float64 of logits, by which metrics rank the images of a class.
 
     A softmax ranks them by the logits of other classes too, so that it is no measure of a head
     whose outputs are sigmoids.

@@ -57,7 +57,7 @@ def measure(
       fit: whether to fit the temperature on these images, in place of a given one.
       ranks: (K,) of the classes in their order, which `ordinal` needs.
       each: (N,) values of single images, by the names of their means.
-      chances: probabilities (N, K) of logits, by which `auroc` ranks images; None: `scores`.
+      chances: scores (N, K) of logits, by which `auroc` ranks images; None: `scores`.
       predict: the classes of logits, as `predicted`, which is the default.
       own: further values (R,) by name, of weights.
     """
@@ -188,12 +188,10 @@ def _with_intervals(found: Mapping[str, Array]) -> dict[str, float]:
 
 
 def scores(logits: Array, *, several: bool) -> Array:
-    """Probabilities (N, K) float64: softmax, or of `several` classes sigmoid."""
+    """Scores (N, K) float64 that rank the images of a class: softmax; of `several`, the logits."""
     values = logits.astype(np.float64)
-    if several:
-        # 1 / (1 + exp(-v)) would overflow for large negative logits.
-        with np.errstate(invalid="ignore"):  # NaN stays NaN
-            return np.exp(-np.logaddexp(0, -values))
+    if several:  # sigmoids would tie from a logit of 37 on, where they round to 1
+        return values
     # exp overflows from 710 on; a softmax does not change with a constant.
     values -= values.max(axis=1, keepdims=True)
     powers = np.exp(values)

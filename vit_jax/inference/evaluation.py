@@ -162,7 +162,7 @@ def write_tables(
     values = (counts.precision, counts.recall, counts.f1)
     columns = [np.where(n > 0, x, np.nan) for x, n in zip(values, occurs, strict=True)]
     # Without the temperature, so that AUROC is that of `evaluation.metrics`.
-    scores = measures.probabilities(logits, loss)
+    scores = measures.scores(logits, loss)
     areas = [
         metrics.curve_areas(scores[:, k], truth[:, k] if several else truth == k, ones)
         for k in range(len(classes))
