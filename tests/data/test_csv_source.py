@@ -101,6 +101,18 @@ def test_slices_are_random_samples_that_divide_the_file(tmp_path):
     assert {again.name(i).rpartition("/")[2] for i in range(30)} == set(found[0])
 
 
+def test_a_path_is_one_image_however_it_is_spelled(tmp_path):
+    def halves():
+        parts = [opened(tmp_path, part) for part in ("train[:2]", "train[2:]")]
+        return [(part.fingerprint(), *map(part.name, range(2))) for part in parts]
+
+    write(tmp_path, train=TRAIN)
+    found = halves()
+    lines = TRAIN.replace("/", "//").replace("\n", "\n./").removesuffix("./")
+    write(tmp_path, train=lines)
+    assert halves() == found
+
+
 def test_the_fingerprint_covers_paths_labels_and_sizes(tmp_path):
     write(tmp_path, train=TRAIN)
     before = opened(tmp_path).fingerprint()
@@ -153,7 +165,7 @@ def test_lists_are_checked_before_a_run(tmp_path):
         ("i,l\n/etc/x,x\n", "ROOT/train.csv, line 2: /etc/x: must be a path below data.root"),
         ("i,l\na/../../x,x\n", "ROOT/train.csv, line 2: a/../../x: must be a path below data.root"),
         ("i,l\na.png,x\nb.png,x\n./a.png,y\n",
-         "ROOT/train.csv, line 4: ./a.png is listed in line 2 too; an image has one line, with "
+         "ROOT/train.csv, line 4: a.png is listed in line 2 too; an image has one line, with "
          "several classes image,class;class"),
         ("i,l\na.png,x;x\n", "ROOT/train.csv, line 2: a class is named twice"),
         ("i,l\na.png,x\x1b[2J\n",

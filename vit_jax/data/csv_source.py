@@ -104,8 +104,8 @@ class CsvImages:
             part = requested.select(len(rows), key)
             rows = sorted(sorted(rows, key=lambda row: hash64(row.image))[part.start : part.stop])
         if gone := {image for image, only in exclude.items() if not only or path.stem in only}:
-            spelled = [_spelled(row.image) for row in rows]
-            rows = [rows[at] for at in remaining(spelled, gone, data, f"{key}={split}")]
+            listed = [row.image for row in rows]
+            rows = [rows[at] for at in remaining(listed, gone, data, f"{key}={split}")]
         if labels and data.multilabel and len(header) == 2:
             _warn_of_other_separators(path, header[1], rows)
         places = {name: place for place, name in enumerate(self.classes)}
@@ -161,8 +161,8 @@ class CsvImages:
         return self._files[index]
 
     def paths(self) -> Iterator[str]:
-        """The paths below root, each in its one spelling."""
-        return (_spelled(self._files.below(at)) for at in range(len(self)))
+        """The paths below root."""
+        return map(self._files.below, range(len(self)))
 
     def fingerprint(self) -> str:
         """Covers classes, paths, labels, and the sizes of 1,000 files spread evenly."""
@@ -218,8 +218,7 @@ def read_table(
     for line, cells in lines:
         where = f"{path}, line {line}"
         image = _image(where, cells[0])
-        # Two spellings of one path, such as ./a.png, are one image.
-        earlier = seen.setdefault(_spelled(image), line)
+        earlier = seen.setdefault(image, line)
         if earlier != line:
             joined = "class;class" if len(header) == 2 else "1,1"
             several = f", with several classes image,{joined}" * (labels and not columns)
@@ -248,7 +247,7 @@ def read_paths(path: pathlib.Path) -> dict[str, tuple[str, ...]]:
     at = header.index("split") if "split" in header[1:] else None
     _, lines = _read_lines(path, labels=False, columns=())
     named = [() if at is None else _separate(cells[at]) for _, cells in lines]
-    return {_spelled(row.image): names for row, names in zip(rows, named, strict=True)}
+    return {row.image: names for row, names in zip(rows, named, strict=True)}
 
 
 def _separate(cell: str) -> tuple[str, ...]:
@@ -356,14 +355,11 @@ def _strip_marks(cell: str) -> str:
     return cell.strip().strip(INVISIBLE).strip()
 
 
-def _spelled(image: str) -> str:
-    """A path in its one spelling: `./a//b.png` is `a/b.png`."""
-    odd = image[:1] in ("", ".", "/") or image[-1] == "/" or "//" in image or "/." in image
-    return str(pathlib.PurePosixPath(image)) if odd else image  # a path takes its time
-
-
 def _image(where: str, image: str) -> str:
-    parts = _spelled(image).split("/")
+    """A path below root in its one spelling: `./a//b.png` is `a/b.png`; raises DataError."""
+    if image[:1] in (".", "/") or image[-1:] == "/" or "//" in image or "/." in image:
+        image = str(pathlib.PurePosixPath(image))  # which takes its time
+    parts = image.split("/")
     if parts[0] in ("", ".") or ".." in parts or "\0" in image:
         raise DataError(f"{where}: {shown(image) or 'no image'}: must be a path below data.root")
     # Windows separates folders by it; on POSIX it is a character of a name.
