@@ -240,7 +240,8 @@ SAME = "the same split as data.train_split; data.holdout=0.1 needs two names"
         ([], "train", {}, "data.root=ROOT: has no folders; expected train/CLASS/IMAGE"),
         (["a/1.jpg", "b/1.jpg"], "train", {}, "data.train_split=train: no such folder in "
          "data.root=ROOT; folders there: a, b; if these are classes, set data.holdout=0.1"),
-        ([*ONE, "test/a/1.jpg"], "train", {"holdout": 0.05}, "data.holdout=0.05: data.root=ROOT "
+        ([*ONE, "test/a/1.jpg", "x/a/1.jpg"], "train", {"holdout": 0.05},
+         "data.holdout=0.05: data.root=ROOT "
          "has splits, test, train, which would be taken as classes; set data.holdout=0"),
         ([], "train", {"holdout": 0.1}, f"data.root=ROOT: 0 class folders in ROOT; {TOO_FEW}"),
         (["data/0.arrow"], "train", {}, f"data.root=ROOT: 0.arrow {PACKED.format('arrow')}"),

@@ -192,10 +192,10 @@ class Folder:
                 class_top = _split_folder(root, train.name, "data.train_split", layout)
             self.classes = tuple(_folders(class_top))
             # A holdout takes the folders of root for classes.
-            if data.holdout and self.classes and all(map(splits.is_split, self.classes)):
+            if data.holdout and (named := splits.among(self.classes)):
                 raise DataError(
                     f"data.holdout={data.holdout:g}: data.root={root} has splits, "
-                    f"{', '.join(self.classes)}, which would be taken as classes; "
+                    f"{', '.join(sorted(named))}, which would be taken as classes; "
                     "set data.holdout=0"
                 )
             _check_names(self.classes, class_top)

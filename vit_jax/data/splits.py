@@ -89,6 +89,16 @@ def is_split(name: str) -> bool:
     return name.lower() in KNOWN
 
 
+def among(folders: Collection[str]) -> set[str]:
+    """The folders that are splits: all, or several with training among them; else none.
+
+    A class may be called `train` or `test`.
+    """
+    named = set(filter(is_split, folders))
+    several = len(named) > 1 and find_folder("train", named)
+    return named if several or named == set(folders) else set()
+
+
 def within_classes(folders: Collection[str]) -> list[str]:
     """A note for the folders right inside class folders, if their names are those of splits."""
     named = sorted(filter(is_split, folders))

@@ -28,11 +28,13 @@ def arranged(names, tmp_path, unsplit="train", holdout=0.0):
 def test_loose_images_do_not_make_classes_of_splits(tmp_path):
     """A picture beside the class folders once made `train` and `val` the two classes."""
     both = [f"{split}/{c}/1.jpg" for split in ("train", "val") for c in "ab"]
-    for more in ("train/loose.jpg", "loose.jpg"):
+    for more in ("train/loose.jpg", "loose.jpg", "extra/a/1.jpg"):
         plan, splits = arranged([*both, more], tmp_path)
         assert plan.classes == ("a", "b")
         assert {split: len(found) for split, found in splits.items()} == {"train": 2, "val": 2}
         assert plan.ignored == (more,)
+    plan, _ = arranged(["train/1.jpg", "test/2.jpg", "plane/3.jpg"], tmp_path)
+    assert plan.classes == ("plane", "test", "train")
 
 
 @pytest.mark.parametrize("holdout", [0.001, 0.1, 0.5, 0.999])
@@ -112,6 +114,7 @@ def test_layouts_that_cannot_be_labeled(tmp_path):
         (["train/1.jpg", "train/cat/2.jpg", "Val/3.jpg"], {"train": 2, "Val": 1}, ()),
         (["all/train/1.jpg", "all/train/2.jpg", "all/x.jpg"], {"train": 2}, ("all/x.jpg",)),
         (["cat/1.jpg", "test/2.jpg"], {"train": 2}, ()),
+        (["x/1.jpg", "train/2.jpg", "test/3.jpg"], {"train": 1, "test": 1}, ("x/1.jpg",)),
     ],
 )
 def test_without_labels_folders_are_splits_or_nothing(tmp_path, names, expected, ignored):

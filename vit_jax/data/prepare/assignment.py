@@ -50,7 +50,7 @@ class Assignment:
 def arrange(
     listing: Listing, unsplit: str, named: str, holdout: float = 0.0, *, labeled: bool = True
 ) -> Assignment:
-    """Assigns the images of a listing by `SPLIT/CLASS/...`, if all top folders are called splits.
+    """Assigns the images of a listing by `SPLIT/CLASS/...`, if top folders are `splits.among` them.
 
     Otherwise by `CLASS/...`, with all images in the split `unsplit`. Common parent
     folders are ignored. `named` are the sources, for messages. Raises DataError for fewer than two
@@ -71,7 +71,7 @@ def arrange(
         )
     if not len(listing):
         raise DataError(f"{named}: has no image; images end in {', '.join(SUFFIXES)}")
-    below, has_splits = _common_parents(listing, named, labeled=labeled)
+    below, there = _common_parents(listing, named, labeled=labeled)
     # By split; arrays, because 14 million numbers in lists would take half a gigabyte.
     positions: dict[str, array.array[int]] = collections.defaultdict(lambda: array.array("q"))
     members = collections.defaultdict[str, set[str]](set)  # classes by split
@@ -79,12 +79,12 @@ def arrange(
     labels, hashes = np.zeros(len(listing), np.int32), np.zeros(len(listing), np.uint64)
     ignored, nested = [], set[str]()
     for index, path in enumerate(_paths(listing, below)):
-        split, inside = path.partition("/")[::2] if has_splits else (unsplit, path)
+        split, inside = path.partition("/")[::2] if there else (unsplit, path)
         name, slash, rest = inside.partition("/") if labeled else ("", inside, "")
-        if not slash:
+        if not slash or (there and split not in there):
             ignored.append(listing.path(index))
             continue
-        if not has_splits and "/" in rest:
+        if not there and "/" in rest:
             nested.add(rest.partition("/")[0])
         positions[split].append(index)
         members[split].add(name)
@@ -147,8 +147,8 @@ def _paths(listing: Listing, below: int) -> Iterator[str]:
         yield os.fsdecode(listing.raw_path(index)[below:])
 
 
-def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int, bool]:
-    """The length in bytes of the common parent folders, and whether splits follow.
+def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int, set[str]]:
+    """The length in bytes of the common parent folders, and the splits that follow.
 
     Ignores images next to the split or class folders. Unless `labeled`, only parents of splits
     count, so that the hash of a path is that of `data.source=folder`.
@@ -174,15 +174,15 @@ def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int
         nested = nested or len(parts) == 3
         if len(parts) > 1:
             tops.add(parts[0])
-    are_splits = bool(tops) and all(map(splits.is_split, tops))
+    there = splits.among(tops)
     if not labeled:
-        return (below, True) if are_splits else (0, False)
-    if are_splits and not nested and len(tops) > 1:
+        return (below, there) if there else (0, there)
+    if there == tops and not nested and len(tops) > 1:
         raise DataError(
             f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
             f"expected SPLIT/CLASS/IMAGE{parquet.without_labels(named)}"
         )
-    return below, are_splits and nested
+    return below, there if nested else set()
 
 
 def _class_names(members: Mapping[str, Collection[str]], named: str) -> tuple[str, ...]:
