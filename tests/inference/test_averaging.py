@@ -10,7 +10,7 @@ import pytest
 import vit_jax
 from vit_jax import cli, config
 from vit_jax.config import ConfigError
-from vit_jax.inference import averaging, loaded_model
+from vit_jax.inference import averaging, conversion, loaded_model
 from vit_jax.utils import tree_utils
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
@@ -176,6 +176,13 @@ def test_mistakes(members, tmp_path):
     (members[0].parent / "link.npz").symlink_to(members[0])
     with pytest.raises(ConfigError, match=r"link\.npz: is named twice; name each checkpoint once"):
         averaging.average([*members[:2], members[0].parent / "link.npz"], tmp_path / "x")
-    with pytest.raises(ConfigError, match=r"optimizer\.lr=1: is read in training alone; leave it"):
-        averaging.average(members[:2], tmp_path / "x", {"optimizer.lr": 1})
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["optimizer.lr=1", "data.flip=0", "data.phases.small.until=9"])
+def test_what_training_alone_reads_is_refused(option, tmp_path):
+    given = dict([option.split("=")])
+    with pytest.raises(ConfigError, match=f"{option}: is read in training alone; leave it out"):
+        averaging.average(["gone", "too"], tmp_path / "x", given)
+    with pytest.raises(ConfigError, match=f"{option}: is read in training alone; leave it out"):
+        conversion.convert("gone", "adapter", tmp_path / "x", given)

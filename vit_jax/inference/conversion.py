@@ -145,6 +145,7 @@ def _save_adapter(
     overrides: Mapping[str, Any],
     step: int | str | None,
 ) -> list[str]:
+    loading.check_overrides(overrides)
     if not loading.is_run(reference):
         raise config.ConfigError(f"--to={kind}: {reference} is not a run; only a run has a base")
     if (size := overrides.get("data.image_size")) is not None:

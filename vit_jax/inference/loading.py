@@ -34,11 +34,16 @@ HEAD_OPTIONS = ("head_layers", "head_hidden", "head_bottleneck", "prototypes", "
 
 # Options that say which images.
 DATASET = ("data.source", "data.name", "data.root", "data.train_split", "data.eval_split",
-           "data.test_split", "data.holdout", "data.exclude", "data.examples")  # fmt: skip
+           "data.test_split", "data.holdout", "data.exclude", "data.examples", "data.classes",
+           "data.targets", "data.labels")  # fmt: skip
 
 # Sections and options that a loaded model reads; the others act in training alone.
 READ = ("name", "seed", "init_from", "model", "data", "loss", "objective", "lora", "evaluation",
         "mesh", "train.batch_size")  # fmt: skip
+# Of those sections, what makes training views.
+UNREAD = ("data.train_crop", "data.crop_area", "data.crop_aspect", "data.randaugment", "data.erase",
+          "data.transforms", "data.sampling", "data.repeats", "data.flip", "data.rotation",
+          "data.scale", "data.shift", "data.phases")  # fmt: skip
 
 
 def load(
@@ -138,7 +143,8 @@ def check_overrides(overrides: Mapping[str, Any]) -> None:
     """Raises ConfigError for an option that a loaded model does not read."""
     config.check_overrides(overrides)
     for key, value in overrides.items():
-        if key not in READ and key.partition(".")[0] not in READ:
+        read = key in READ or key.partition(".")[0] in READ
+        if not read or key.startswith(UNREAD):
             raise config.ConfigError(
                 f"{key}={config.show(value)}: is read in training alone; leave it out"
             )
