@@ -167,6 +167,8 @@ def test_gifs_and_bitmaps_are_packed_as_png(prepare, photos, data_dir):
     source = open_source(data, "train", train=True)
     kinds = [bytes(source[index].image[:4]) for index in range(len(source))]
     assert sorted(kinds) == sorted([b"\x89PNG"] * 2 + [b"\xff\xd8\xff\xe0"] * 30)
+    again = woe(prepare("my_photos", f"--from={photos}"))
+    assert "was packed with holdout 0.0, not 0.1; to pack it again, remove it: rm -r" in again
 
 
 @pytest.mark.parametrize("side", [None, 64])

@@ -417,6 +417,7 @@ def _finish(
     """Writes the metadata and returns the facts, which do not depend on interruptions."""
     outcomes = [outcome for _, outcome in packed]
     ignored = [*listing.ignored, *assigned.ignored, *assigned.repeated]
+    unsplit = [name.lower() in splits.TRAIN for name in assigned.order] == [True]
     about, sizes = {}, {}
     for split in assigned.order:
         members = [each for each in packed if each[0].split == split]
@@ -440,7 +441,7 @@ def _finish(
         "duplicates": [row for outcome in outcomes for row in outcome.duplicates],
         "corrupt": [row for outcome in outcomes for row in outcome.bad],
         "label": packing.label,
-        "holdout": packing.holdout if assigned.held_out else None,
+        "holdout": packing.holdout if assigned.held_out or unsplit else None,
         "ignored": len(ignored) + listing.empty_rows,
         "ignored_why": _why_ignored(listing, assigned),
         "ignored_first": sorted(ignored)[:100],
