@@ -386,10 +386,11 @@ def test_a_list_that_excludes_nothing_is_refused(pets, tmp_path, text, line):
 def test_what_a_list_names_in_vain_is_said(pets, tmp_path):
     (tmp_path / "fix.csv").write_text("image,reason\n")  # of a folder where nothing was found
     assert len(folder(pets, exclude=str(tmp_path / "fix.csv"))) == 4
-    (tmp_path / "fix.csv").write_text("image\ntrain/dog/b.jpg\ntrain/dog/gone.jpg\n")
-    said = "1 of its 2 images are not there, such as train/dog/gone.jpg"
-    with pytest.warns(AssumptionWarning, match=said):
-        assert len(folder(pets, exclude=str(tmp_path / "fix.csv"))) == 3
+    for vain in ("train/dog/gone.jpg", "train/cat"):  # the latter a folder
+        (tmp_path / "fix.csv").write_text(f"image\ntrain/dog/b.jpg\n{vain}\n")
+        said = f"1 of its 2 images are not there, such as {vain}"
+        with pytest.warns(AssumptionWarning, match=said):
+            assert len(folder(pets, exclude=str(tmp_path / "fix.csv"))) == 3
     (tmp_path / "fix.csv").write_text("image\ntest/dog/t.jpg\n")
     with pytest.raises(DataError, match=r"leaves no image of data\.eval_split=test$"):
         folder(pets, "test", train=False, exclude=str(tmp_path / "fix.csv"))

@@ -224,8 +224,8 @@ def read_excluded(data: config.Data, *, labels: bool = True) -> dict[str, tuple[
     if data.source in config.PACKED:
         missing = sorted(paths.keys() - set(list_paths(data, labels=labels)))
     else:
-        # lexists: what is left out may be a dangling link.
-        missing = sorted(path for path in paths if not os.path.lexists(root / path))
+        # lexists: what is left out may be a dangling link. A folder is no image.
+        missing = sorted(p for p in paths if not os.path.lexists(root / p) or (root / p).is_dir())
     if missing and len(missing) == len(paths):
         raise DataError(
             f"{key}: none of its images are in data.root={data.root}, such as {shown(missing[0])}; "
