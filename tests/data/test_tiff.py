@@ -98,6 +98,8 @@ def test_photometric_interpretations():
     data = tiffs.tiff(pixels, photometric=3, colors=colors.ravel().tolist())
     np.testing.assert_array_equal(decode(data, 3), colors.T[pixels[:, :, 0]])
     np.testing.assert_array_equal(decode(data, 3, depth=8), colors.T[pixels[:, :, 0]] >> 8)
+    data = tiffs.tiff(pixels, photometric=3, colors=(colors >> 8).ravel().tolist())
+    np.testing.assert_array_equal(decode(data, 3, depth=8), colors.T[pixels[:, :, 0]] >> 8)
 
 
 def test_alpha_is_dropped_of_gray_and_rgb_and_near_infrared_is_not():

@@ -199,8 +199,10 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
         image = np.iinfo(kind).max - image
     elif made.photometric == PALETTE:
         assert made.colors is not None
-        # A color map has all reds, then all greens, then all blues, of 16 bits each.
-        image = made.colors.reshape(3, -1).T.astype(np.uint16)[image[:, :, 0]]
+        # A color map has all reds, then all greens, then all blues, of 16 bits each; some writers
+        # left 8 bits there, which libtiff, too, tells by their values.
+        colors = made.colors.reshape(3, -1).T.astype(np.uint16)
+        image = (colors if colors.max() > 255 else colors * np.uint16(257))[image[:, :, 0]]
     return upright(image, made.orientation)
 
 
