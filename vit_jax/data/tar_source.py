@@ -14,7 +14,7 @@ from vit_jax.runtime.logs import log
 from vit_jax.utils import storage
 from vit_jax.utils.digests import digest
 
-FORMAT = "3"  # of a listing
+FORMAT = "4"  # of a listing
 PACKED = (".tar.gz", ".tgz", ".zip")  # archives that are not read in a folder
 MOST_OPEN = 4  # tars of a thread; 16 threads read each split, and a process may have 1,024 files
 

@@ -91,12 +91,13 @@ def test_folders_tars_and_zips_list_the_same(tmp_path):
     official_fakes.write(folder, IMAGES | {".hidden/5.jpg": b"hidden", "a/notes.txt": b"text"})
     assert contents(folder) == IMAGES
     assert image_listing.scan([folder]).ignored == ["a/notes.txt"]
-    members = {f"./{name}": data for name, data in IMAGES.items()} | {"./a/.hidden.jpg": b"x"}
+    hidden = {"./a/.hidden.jpg": b"x", "a/.hidden/5.jpg": b"x"}
+    members = {f"./{name}": data for name, data in IMAGES.items()} | hidden
     for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
         path = tmp_path / f"{form}.tar"
         path.write_bytes(official_fakes.tar(members, format=form))
         assert contents(path) == IMAGES
-    (tmp_path / "all.zip").write_bytes(official_fakes.zipped(IMAGES))
+    (tmp_path / "all.zip").write_bytes(official_fakes.zipped(IMAGES | hidden))
     assert contents(tmp_path / "all.zip") == IMAGES
 
 

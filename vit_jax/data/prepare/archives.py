@@ -148,7 +148,7 @@ def _tar(part: "_Part", container: str, prefix: str, depth: int = 0) -> Iterator
     """Yields the files of a tar that is part of a file, and of tars inside it."""
     named = f"{container}: {prefix[:-1]}.tar" if depth else container
     for member in _members(part, named):
-        if member.isdir() or Path(member.name).name.startswith("."):
+        if member.isdir() or _is_hidden(member.name):
             continue
         # Sparse files of PAX have the type of regular ones, and their bytes are in pieces.
         kind = "a sparse file" if member.issparse() else REFUSED.get(member.type)
@@ -195,6 +195,11 @@ def _members(part: "_Part", named: str) -> Iterator[tarfile.TarInfo]:
         raise DataError(f"{named}: is not a tar, or is damaged: {reason(error)}") from None
 
 
+def _is_hidden(name: str) -> bool:
+    """Whether a member, or a folder above it, is hidden, as in a folder of images."""
+    return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
+
+
 def _safe_path(name: str, archive: str, refused: str | None = None) -> str:
     """The path of a member without `./`.
 
@@ -216,7 +221,7 @@ def _zip(path: Path, prefix: str) -> Iterator[FileEntry]:
             # By position, not by name: a zip may hold a name twice. Skipped entries count, too.
             for number, info in enumerate(file.infolist()):
                 parts = [part for part in info.filename.split("/") if part not in ("", ".")]
-                if not parts or info.is_dir() or parts[-1].startswith("."):
+                if not parts or info.is_dir() or _is_hidden(info.filename):
                     continue
                 # Zips of Unix programs have the file's mode in the upper half; a link's contents
                 # are a path.
