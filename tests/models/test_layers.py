@@ -64,6 +64,28 @@ def test_a_bfloat16_matmul_multiplies_rounded_numbers_and_adds_in_float32(inputs
     assert [one.shape for one in found[1:]] == [x.shape, kernel.shape]
 
 
+@pytest.mark.parametrize("shape", [(128, 8), (8, 16, 8)])
+def test_a_bfloat16_matmul_may_be_transposed(shape):
+    """And what it is given: the CPU's compiler would make products of both that it cannot run."""
+    random = np.random.default_rng(0)
+    x, kernel = (jnp.float32(random.integers(-3, 4, size)) for size in (shape, (8, 100)))
+
+    def loss(x, kernel):
+        y = jnp.swapaxes(layers.bfloat16_matmul(x, kernel), -1, -2)
+        return jnp.sum(jnp.abs(y) * y) / 2
+
+    @jax.jit
+    def gradients(x, kernel):
+        first, second = jax.grad(loss, (0, 1))(x, kernel)
+        return first, second.T
+
+    rows, columns = np.float64(x).reshape(128, 8), np.float64(kernel)
+    g = np.float64(jnp.float32(np.abs(rows @ columns)).astype(jnp.bfloat16))
+    found = gradients(x, kernel)
+    np.testing.assert_allclose(found[0].reshape(128, 8), g @ columns.T, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(found[1], g.T @ rows, rtol=1e-5, atol=1e-3)
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_rate_and_scale(rate):
     x = jnp.ones((100, 100))

@@ -49,9 +49,7 @@ def _recomputed(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arr
     @call.defjvp
     def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
         (x,) = primals
-        # For GPUs and TPUs a barrier would be in the way of fusions.
-        again = jax.lax.platform_dependent(x, cpu=jax.lax.optimization_barrier, default=lambda x: x)
-        return call(x), jax.jvp(function, (again,), tangents)[1]
+        return call(x), jax.jvp(function, _as_it_is(x), tangents)[1]
 
     return call
 
@@ -161,7 +159,17 @@ def _rounded_gradients(
 
 def _contract(a: jax.Array, own: range, b: jax.Array, other: range) -> jax.Array:
     dimensions = ((tuple(own), tuple(other)), ((), ()))
-    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+    # Else a transpose before or after becomes part of the product, which the CPU's compiler then
+    # cannot run (jaxlib 0.10.2: "Unsupported element type for DotThunk::Execute").
+    a, b = _as_it_is(a, b)
+    return _as_it_is(jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32))[0]
+
+
+def _as_it_is(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Arrays of which a CPU's compiler moves nothing across; others fuse as they like."""
+    return jax.lax.platform_dependent(
+        *arrays, cpu=lambda *x: jax.lax.optimization_barrier(x), default=lambda *x: x
+    )
 
 
 bfloat16_matmul.defvjp(_rounded, _rounded_gradients)
