@@ -15,7 +15,6 @@ from vit_jax.inference import conversion, loaded_model, loading
 from vit_jax.utils import storage, tree_utils
 from vit_jax.weights import exporting
 
-# Must be equal too: they define the meaning of the inputs.
 # May differ: read in training alone or for images of another size, or a name for sizes.
 UNREAD = ("variant", "init", "head_bias", "layer_scale", "dropout", "stochastic_depth", "dtype",
           "patch_remainder", "position_resize")  # fmt: skip
