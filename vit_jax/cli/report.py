@@ -17,8 +17,9 @@ def add_arguments(parser: arguments.Parser) -> None:
         "workdirs WORKDIR", "directories of runs, or of transfers", nargs="+", type=arguments.path
     )
     parser.add(
-        "--output FILE.html|DIR",
-        "file to write (default: report.html and report.md in the first WORKDIR)",
+        "--output FILE|DIR",
+        "one of the two files, or their folder (default: report.html and report.md in the first "
+        "WORKDIR)",
         type=arguments.output_path,
     )
     predicted = parser.add_mutually_exclusive_group()

@@ -337,6 +337,14 @@ def test_without_predictions_no_jax_is_imported(trained, tmp_path):
     assert done.stdout.split() == [str(tmp_path / "report.html"), str(tmp_path / "report.md")]
 
 
+@pytest.mark.parametrize("output", ["mine.html", "mine.md"])
+def test_either_file_may_be_named(output, tmp_path):
+    pages.write_run(tmp_path / "run")
+    written = report.write_report([tmp_path / "run"], tmp_path / output, images=0)
+    assert written == (tmp_path / "mine.html", tmp_path / "mine.md")
+    assert all(path.is_file() for path in written)
+
+
 def test_mistakes_are_one_line(tmp_path, capsys):
     for arguments, words in (
         ([tmp_path / "none"], "no such directory"),

@@ -39,7 +39,7 @@ def write_report(
 
     Args:
       directories: run and transfer directories.
-      output: the HTML file, or a folder for both; None: the first of the directories.
+      output: one of the two files, or a folder for both; None: the first of the directories.
       images: the most evaluation images to classify with each model; 0 loads no model and needs
         no jax.
       seed: seed that draws these images.
@@ -59,6 +59,8 @@ def write_report(
 
 
 def _path(output: pathlib.Path) -> pathlib.Path:
+    if output.suffix.lower() == ".md":
+        return output.with_suffix(".html")
     return output if output.suffix.lower() in (".html", ".htm") else output / "report.html"
 
 
