@@ -24,6 +24,8 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 def test_files_or_examples_are_predicted(given):
     with pytest.raises(config.ConfigError, match="give images or examples, and not both"):
         prediction.predict("run", **given)
+    with pytest.raises(config.ConfigError, match="^--seed=1: draws examples, but images are given"):
+        prediction.predict("run", ["a.png"], seed=1)
 
 
 def test_a_folder_without_images_says_what_it_holds(tmp_path):

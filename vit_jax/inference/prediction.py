@@ -65,6 +65,8 @@ def predict(
     if examples:
         config.check_count("--examples", examples)
         config.check_seed("--seed", seed)
+    elif seed:
+        raise config.ConfigError(f"--seed={seed}: draws examples, but images are given")
     # Before the checkpoint: a wrong path shows at once.
     found = list_files(images)
     if examples:

@@ -246,6 +246,7 @@ def test_mistakes_are_one_line(photos, tmp_path, capsys, monkeypatch):
         (GOOGLE, "view", "--steps=8", "--steps=8: only for `inspect saliency`"),
         (GOOGLE, "all", "--serve=80", "--serve=80: only for `inspect view`"),
         (GOOGLE, "filters", "--count=3", "--count=3: `inspect filters` shows no images; leave it"),
+        (GOOGLE, "filters", "--seed=3", "--seed=3: `inspect filters` shows no images; leave it"),
         (GOOGLE, "posemb", photo, f"{photo}: `inspect posemb` shows no images; leave it out"),
         (GOOGLE, "rollout", "--class=1", "--class=1: only for `inspect saliency`"),
         (GOOGLE, "saliency", "--class=cat", "--class=cat: the model has no such class, of 0 to "),

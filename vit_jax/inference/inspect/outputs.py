@@ -135,8 +135,8 @@ def inspect(
     storage.check_folder(folder)
     asked = list(KINDS) if what == "all" else [what]
     counts = {kind: count or COUNTS[kind] for kind in asked if kind in COUNTS}
-    if not counts and (images or count):
-        given = f"--count={count}" if count else str(images[0])
+    if not counts and (images or count or seed):
+        given = str(images[0]) if images else f"--count={count}" if count else f"--seed={seed}"
         raise config.ConfigError(f"{given}: `inspect {what}` shows no images; leave it out")
     if any(number > DRAWN for kind, number in counts.items() if kind != "attention-distance"):
         logs.log.info("figures show at most %d images; the numbers are of all", DRAWN)
