@@ -43,11 +43,12 @@ class Fault:
         """The file's text with this fault; raises ValueError where it no longer fits."""
         lines = text.splitlines()
         low, high = _range(_parsed(text), self.function, len(lines))
-        count = self.before.count("\n") + 1
+        count, top = self.before.count("\n") + 1, self.before.partition("\n")[0].lstrip()
         places = [
             start
             for start in range(low, high - count + 1)
-            if textwrap.dedent("\n".join(lines[start : start + count])) == self.before
+            if lines[start].lstrip() == top  # which alone is quick
+            and textwrap.dedent("\n".join(lines[start : start + count])) == self.before
         ]
         if len(places) <= self.nth:
             raise ValueError(f"{self.file}: {self.function}: no line {self.before!r}")
