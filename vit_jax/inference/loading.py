@@ -213,11 +213,11 @@ def require_images(reference: str | os.PathLike[str], overrides: Mapping[str, st
 
 def check_given(overrides: Mapping[str, Any] | None) -> None:
     """Raises ConfigError for an option that says which images, beside images that are given."""
-    for key in DATASET:
-        if key in (overrides or {}):
-            value = config.show((overrides or {})[key])
+    for key, value in (overrides or {}).items():
+        if key in DATASET:
             raise config.ConfigError(
-                f"{key}={value}: is not read, as the images are given; leave one of them out"
+                f"{key}={config.show(value)}: is not read, as the images are given; leave one of "
+                "them out"
             )
 
 
