@@ -118,7 +118,7 @@ elsewhere() { # elsewhere WORD: what a path of this machine needs there
 }
 
 job() {
-  local codes picture command word path chosen=''
+  local codes picture command word chosen=''
   ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "job: which config? see vit_jax list"
   [[ ${RUN[1]:---} == --* ]] || fail 2 "${RUN[1]}: one config is enough"
   [[ $workdir == gs://?*/?* || $workdir == /?* ]] || fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or a mounted /DIR"
@@ -127,10 +127,7 @@ job() {
   for word in "${RUN[@]}"; do
     case $word in
       *.py | *.py:*) [ ! -e "${word%:*}" ] || elsewhere "$word" ;;
-      --config.data.root=* | --config.data.exclude=* | --config.init_from=* | --config.objective.teacher=*)
-        path=${word#*=}
-        [[ $path == /* || ! -e ${path/#'~'/"${HOME:-}"} ]] || elsewhere "$word"
-        ;;
+      *) ! is_here "$word" || elsewhere "$word" ;;
     esac
   done
   picture=$(text "$image")

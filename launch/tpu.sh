@@ -199,7 +199,7 @@ understand_slice() { # sets CHIPS, and what the API has to know of --slice
 }
 
 require_run() {
-  local word path
+  local word
   ((${#RUN[@]})) && [[ ${RUN[0]} != --* ]] || fail 2 "$COMMAND: which config? see vit_jax list"
   case $workdir in
     /?* | gs://?*/?*) ;;
@@ -207,13 +207,8 @@ require_run() {
     *) fail 2 "--workdir=$workdir: must be gs://BUCKET/DIR, or /DIR on a disk that all workers have mounted there" ;;
   esac
   for word in "${RUN[@]}"; do
-    path=${word#*=} path=${path/#'~'/"$HOME"}
-    case $word in
-      --config.data.root=* | --config.data.exclude=* | --config.init_from=* | --config.objective.teacher=*)
-        [[ ${word#*=} == /* || ! -e $path ]] ||
-          fail 2 "$word: lies on this machine; workers read gs://BUCKET/DIR, or /DIR on a disk that all have mounted there"
-        ;;
-    esac
+    ! is_here "$word" ||
+      fail 2 "$word: lies on this machine; workers read gs://BUCKET/DIR, or /DIR on a disk that all have mounted there"
   done
   TRAIN=(train "${RUN[@]}" "--workdir=$workdir")
   CONFIG=() # what other commands than `train` take of it

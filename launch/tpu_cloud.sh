@@ -17,6 +17,16 @@ check_switches() { # check_switches SETTING...: those that a variable turns off 
   done
 }
 
+is_here() { # is_here WORD: an option whose path is relative, or below ~, and lies on this machine
+  local path=${1#*=}
+  case $1 in
+    --config.data.root=* | --config.data.exclude=* | --config.init_from=* | --config.objective.teacher=*)
+      [[ $path != /* && -e ${path/#'~'/"${HOME:-}"} ]]
+      ;;
+    *) return 1 ;;
+  esac
+}
+
 quoted() { # quoted WORDS...: as a shell has to be told them
   local word flag line=() quote="'" inside="'\\''"
   for word; do
