@@ -192,7 +192,7 @@ class Folder:
                 class_top = _split_folder(root, train.name, "data.train_split", layout)
             self.classes = tuple(_folders(class_top))
             # A holdout takes the folders of root for classes.
-            if data.holdout and (named := splits.among(self.classes)):
+            if data.holdout and (named := splits.find_splits(self.classes)):
                 raise DataError(
                     f"data.holdout={data.holdout:g}: data.root={root} has splits, "
                     f"{', '.join(sorted(named))}, which would be taken as classes; "

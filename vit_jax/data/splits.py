@@ -89,7 +89,7 @@ def is_split(name: str) -> bool:
     return name.lower() in KNOWN
 
 
-def among(folders: Collection[str]) -> set[str]:
+def find_splits(folders: Collection[str]) -> set[str]:
     """The folders that are splits: all, or several with training among them; else none.
 
     A class may be called `train` or `test`.

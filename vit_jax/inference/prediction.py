@@ -66,7 +66,9 @@ def predict(
         config.check_count("--examples", examples)
         config.check_seed("--seed", seed)
     elif seed:
-        raise config.ConfigError(f"--seed={seed}: draws examples, but images are given")
+        raise config.ConfigError(
+            f"--seed={seed}: draws examples, but images are given; leave it out"
+        )
     # Before the checkpoint: a wrong path shows at once.
     found = list_files(images)
     if examples:

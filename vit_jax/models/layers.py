@@ -49,7 +49,7 @@ def _recomputed(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Arr
     @call.defjvp
     def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
         (x,) = primals
-        return call(x), jax.jvp(function, _as_it_is(x), tangents)[1]
+        return call(x), jax.jvp(function, _cpu_barrier(x), tangents)[1]
 
     return call
 
@@ -161,12 +161,13 @@ def _contract(a: jax.Array, own: range, b: jax.Array, other: range) -> jax.Array
     dimensions = ((tuple(own), tuple(other)), ((), ()))
     # Else a transpose before or after becomes part of the product, which the CPU's compiler then
     # cannot run (jaxlib 0.10.2: "Unsupported element type for DotThunk::Execute").
-    a, b = _as_it_is(a, b)
-    return _as_it_is(jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32))[0]
+    a, b = _cpu_barrier(a, b)
+    y = jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+    return _cpu_barrier(y)[0]
 
 
-def _as_it_is(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Arrays of which a CPU's compiler moves nothing across; others fuse as they like."""
+def _cpu_barrier(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """An optimization barrier on CPUs; for GPUs and TPUs it would be in the way of fusions."""
     return jax.lax.platform_dependent(
         *arrays, cpu=lambda *x: jax.lax.optimization_barrier(x), default=lambda *x: x
     )

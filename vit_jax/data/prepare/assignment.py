@@ -50,7 +50,7 @@ class Assignment:
 def arrange(
     listing: Listing, unsplit: str, named: str, holdout: float = 0.0, *, labeled: bool = True
 ) -> Assignment:
-    """Assigns the images of a listing by `SPLIT/CLASS/...`, if top folders are `splits.among` them.
+    """Assigns the images of a listing by `SPLIT/CLASS/...`, if `splits.find_splits` finds splits.
 
     Otherwise by `CLASS/...`, with all images in the split `unsplit`. Common parent
     folders are ignored. `named` are the sources, for messages. Raises DataError for fewer than two
@@ -174,7 +174,7 @@ def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int
         nested = nested or len(parts) == 3
         if len(parts) > 1:
             tops.add(parts[0])
-    there = splits.among(tops)
+    there = splits.find_splits(tops)
     if not labeled:
         return (below, there) if there else (0, there)
     if there == tops and not nested and len(tops) > 1:

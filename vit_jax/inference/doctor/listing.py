@@ -62,7 +62,7 @@ def list_images(root: pathlib.Path, holdout: float, *, labels: bool) -> Listing:
         return _listing(root, f"lists: {', '.join(f'{n}.csv' for n in lists)}", found, several)
     paths, unused = folders.all_images(root, *[bucket.shown(root)] * 2)
     parts = [pathlib.PurePosixPath(path).parts for path in paths]
-    if known := splits.among({one[0] for one in parts if len(one) > 1}):
+    if known := splits.find_splits({one[0] for one in parts if len(one) > 1}):
         inside = [(path, one) for path, one in zip(paths, parts, strict=True) if one[0] in known]
         outside = len(paths) - len(inside)
         unused += f"{', ' * bool(unused)}{outside:,} images in no split" if outside else ""
