@@ -170,7 +170,16 @@ def test_splits_inside_of_classes_are_none_and_that_is_said(tmp_path):
             "taken for splits: all their images are of the class, and any may be held out; for "
             "splits, arrange Val/CLASS/IMAGE"
         )
-    assert splits.within_classes({"train", "old"}) == []
+    assert splits.within_classes({("a", "train"), ("b", "old")}) == []
+
+
+@pytest.mark.parametrize("source", ["folder", "tar"])
+def test_one_folder_that_is_called_as_a_split_is_a_class_and_that_is_said(tmp_path, source):
+    files = (f"{s}/{c}/{k}.jpg" for s in ("train", "extra") for c in "ab" for k in range(3))
+    root = fill(tmp_path / "r", *files)
+    own = config.Data(source=source, root=str(root), holdout=0.1, cache=str(tmp_path))
+    with pytest.warns(AssumptionWarning, match="its folder train is taken for a class, whatever "):
+        assert open_source(own, "train").classes == ("extra", "train")
 
 
 def test_slices_are_random_samples_that_partition(tmp_path):

@@ -99,16 +99,21 @@ def find_splits(folders: Collection[str]) -> set[str]:
     return named if several or named == set(folders) else set()
 
 
-def within_classes(folders: Collection[str]) -> list[str]:
-    """A note for the folders right inside class folders, if their names are those of splits."""
-    named = sorted(filter(is_split, folders))
-    if len(named) < 2:  # one may be called so for another reason
-        return []
-    return [
-        f"its class folders hold folders called {' and '.join(named)}, which are not taken for "
-        "splits: all their images are of the class, and any may be held out; for splits, arrange "
-        f"{named[0]}/CLASS/IMAGE"
+def within_classes(inside: Collection[tuple[str, str]]) -> list[str]:
+    """Notes for class folders, and folders right inside them, that have names of splits."""
+    lines = [
+        f"its folder {name} is taken for a class, whatever folders it holds; if it is a split, "
+        "move the other folders away"
+        for name in sorted({name for name, _ in inside if is_split(name)})
     ]
+    named = sorted({name for _, name in inside if is_split(name)})
+    if len(named) > 1:  # one may be called so for another reason
+        lines.append(
+            f"its class folders hold folders called {' and '.join(named)}, which are not taken for "
+            "splits: all their images are of the class, and any may be held out; for splits, "
+            f"arrange {named[0]}/CLASS/IMAGE"
+        )
+    return lines
 
 
 def find_folder(wanted: str, there: Collection[str]) -> str | None:

@@ -35,6 +35,10 @@ def test_loose_images_do_not_make_classes_of_splits(tmp_path):
         assert plan.ignored == (more,)
     plan, _ = arranged(["train/1.jpg", "test/2.jpg", "plane/3.jpg"], tmp_path)
     assert plan.classes == ("plane", "test", "train")
+    # A row of a table whose file names no split has its class beside the splits of others.
+    plan, splits = arranged(["train/a/1.jpg", "train/b/2.jpg", "a/3.jpg", "c/4.jpg"], tmp_path)
+    assert (plan.classes, list(splits), len(plan.ignored)) == (("a", "b"), ["train"], 2)
+    assert arranged(["train/a/1.jpg", "train/b/2.jpg", "3.jpg"], tmp_path)[0].classes == ("a", "b")
 
 
 @pytest.mark.parametrize("holdout", [0.001, 0.1, 0.5, 0.999])

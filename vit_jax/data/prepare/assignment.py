@@ -77,7 +77,7 @@ def arrange(
     members = collections.defaultdict[str, set[str]](set)  # classes by split
     numbers: dict[str, int] = {}  # of classes, as they come
     labels, hashes = np.zeros(len(listing), np.int32), np.zeros(len(listing), np.uint64)
-    ignored, nested = [], set[str]()
+    ignored, nested = [], set[tuple[str, str]]()
     for index, path in enumerate(_paths(listing, below)):
         split, inside = path.partition("/")[::2] if there else (unsplit, path)
         name, slash, rest = inside.partition("/") if labeled else ("", inside, "")
@@ -85,7 +85,7 @@ def arrange(
             ignored.append(listing.path(index))
             continue
         if not there and "/" in rest:
-            nested.add(rest.partition("/")[0])
+            nested.add((name, rest.partition("/")[0]))
         positions[split].append(index)
         members[split].add(name)
         labels[index] = numbers.setdefault(name, len(numbers))
@@ -167,17 +167,20 @@ def _common_parents(listing: Listing, named: str, *, labeled: bool) -> tuple[int
         (k for k in range(common) if fewest <= k + kept or splits.is_split(first[k])), common
     )
     below = len(os.fsencode("".join(f"{part}/" for part in first[:level])))
-    tops: set[str] = set()
-    nested = False
+    tops = collections.defaultdict[str, set[str]](set)  # and the folders in them
     for path in _paths(listing, below):
-        parts = path.split("/", 2)
-        nested = nested or len(parts) == 3
-        if len(parts) > 1:
-            tops.add(parts[0])
+        top, *inside = path.split("/", 2)
+        if inside:
+            tops[top].update(inside[:-1])
     there = splits.find_splits(tops)
     if not labeled:
         return (below, there) if there else (0, there)
-    if there == tops and not nested and len(tops) > 1:
+    # Of tables and tars with labels, files that name no split have their classes beside `train`.
+    there = there or {
+        top for top in filter(splits.is_split, tops) if not tops[top].isdisjoint(tops)
+    }
+    nested = any(tops.values())
+    if there == set(tops) and not nested and len(tops) > 1:
         raise DataError(
             f"{named}: images lie in {', '.join(sorted(tops))} without class folders; "
             f"expected SPLIT/CLASS/IMAGE{parquet.without_labels(named)}"
