@@ -137,6 +137,11 @@ def test_labels_of_a_folder_are_the_heads_by_name(tmp_path):
     with pytest.warns(AssumptionWarning, match="no names; '003' of the data is"):
         nameless = folders.Loose(tmp_path, [f"class {k}" for k in range(5)], "--images")
     assert [nameless[k].label for k in range(5)] == [3, -1, -1, -1, -1]  # none by its place alone
+    nested = image_folders.fill(
+        tmp_path / "n", "test/a/b/1.png", "test/b/old/2.png", "train/more/a/3.png"
+    )
+    found = folders.Loose(nested, ("a", "b", "train"), "--images")
+    assert [found[k].label for k in range(3)] == [0, 1, 0]  # as in training
 
 
 def test_a_folder_has_one_class_for_an_image_of_a_head_for_several(opened, folder, tmp_path):

@@ -14,8 +14,8 @@ EPILOG = """\
 Rows keep the order of the paths or of the dataset, and depend on batch size and devices only by
 rounding. FILE.npz has features, names, labels (-1: unknown) and classes; FILE.parquet has the
 columns name, label, features. Features are float32; only a few batches are in memory at a time.
-A file in a folder named after a class of the model has that label. An unreadable image is an
-error or, within data.max_bad_examples, a row of NaN.
+A file in a folder named after a class of the model has that label; of several such folders, the
+outermost counts. An unreadable image is an error or, within data.max_bad_examples, a row of NaN.
 """
 
 

@@ -556,8 +556,8 @@ def _side(files: list[File], data: config.Data, name: str, split: str, key: str)
 class Loose:
     """All image files below a folder, in the order of their paths; hidden ones are skipped.
 
-    `name` is a path below the folder, with `/`. The label of a file is the class that its innermost
-    folder is called by, as `class_matching` finds it, else UNKNOWN.
+    `name` is a path below the folder, with `/`. The label of a file is the class of its outermost
+    folder below a split that is called by one, as `class_matching` finds it, else UNKNOWN.
     """
 
     def __init__(self, root: Path, classes: Sequence[str], key: str) -> None:
@@ -570,20 +570,23 @@ class Loose:
         self._paths, left_out = all_images(root, key, named)
         if left_out:
             warn_of_assumptions(named, [f"{len(self._paths)} images; not used: {left_out}"])
-        names = sorted({PurePosixPath(path).parent.name for path in self._paths})
+        parents = [PurePosixPath(path).parent.parts for path in self._paths]
+        split = splits.find_splits({parts[0] for parts in parents if parts})
+        inside = [parts[not split.isdisjoint(parts[:1]) :] for parts in parents]
+        names = sorted({name for parts in inside for name in parts})
         found = class_matching.find_outputs(self.classes, names, in_order=False)
         warn_of_assumptions(named, found.notes)
-        labels = zip(names, found.outputs, strict=True)
-        self._labels = {name: label for name, label in labels if label is not None}
+        outputs = {n: k for n, k in zip(names, found.outputs, strict=True) if k is not None}
+        # As in training, folders inside of a class are of that class, whatever their names.
+        self._labels = [
+            next((outputs[name] for name in parts if name in outputs), UNKNOWN) for parts in inside
+        ]
 
     def __len__(self) -> int:
         return len(self._paths)
 
     def __getitem__(self, index: int) -> Record:
-        path = PurePosixPath(self._paths[index])
-        return Record(
-            decoding.read_file(self._root / path), self._labels.get(path.parent.name, UNKNOWN)
-        )
+        return Record(decoding.read_file(self._root / self._paths[index]), self._labels[index])
 
     def name(self, index: int) -> str:
         """The path of the file below the folder."""
