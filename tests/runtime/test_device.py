@@ -7,11 +7,15 @@ import pathlib
 import platform
 import subprocess
 import sys
+import warnings
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from vit_jax import __main__
+from vit_jax.runtime import logs
 from vit_jax.utils import errors
 
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
@@ -266,6 +270,27 @@ def test_compiled_programs_are_kept_in_a_private_folder_of_the_user(tmp_path, mo
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
+
+
+def test_a_program_that_a_kill_has_cut_short_is_compiled_and_kept_again(tmp_path):
+    def compiled() -> int:
+        jax.jit(lambda x: x * 41 + 1)(jnp.float32(2))
+        (file,) = tmp_path.glob("jit__lambda-*-cache")
+        return file.stat().st_size
+
+    before = jax.config.values["jax_compilation_cache_dir"]
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+        compilation_cache.reset_cache()  # it keeps the folder that it first wrote to
+        assert compiled() > 99
+        for file in tmp_path.iterdir():
+            os.truncate(file, 99)
+        with logs.assumptions_logged():
+            warnings.simplefilter("default")  # as in a command; in a test they are errors
+            assert compiled() > 99
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+        compilation_cache.reset_cache()
 
 
 def test_what_lies_in_the_current_folder_is_no_module_of_jax(tmp_path, monkeypatch):

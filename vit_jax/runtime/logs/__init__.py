@@ -1,9 +1,11 @@
 """Run output: metrics.jsonl, TensorBoard events and log messages."""
 
 import contextlib
+import glob
 import logging
 import os
 import pathlib
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +18,8 @@ from vit_jax.utils import limits, messages, storage
 from vit_jax.utils.errors import AssumptionWarning, NotWritten
 
 log = logging.getLogger("vit_jax")
+
+UNREADABLE = re.compile(r"Error reading persistent compilation cache entry for '(.+?)'")  # jax's
 
 # Dense bfloat16 peak, FLOP/s per jax device (v2, v3 and 7x: per core, half a chip).
 # TPU: cloud.google.com/tpu/docs/system-architecture; GPU: NVIDIA's data sheets, without sparsity.
@@ -93,6 +97,9 @@ def assumptions_logged() -> Iterator[None]:
         others = warnings.showwarning
 
         def show(message: Warning | str, *about: Any, **more: Any) -> None:
+            if program := UNREADABLE.match(str(message)):
+                _forget_program(program[1])
+                return
             if not isinstance(message, AssumptionWarning):
                 others(message, *about, **more)
                 return
@@ -103,6 +110,18 @@ def assumptions_logged() -> Iterator[None]:
 
         warnings.showwarning = show  # restored by catch_warnings
         yield
+
+
+def _forget_program(name: str) -> None:
+    """Removes a compiled program that a kill or a full disk has cut short.
+
+    jax compiles it again, as it would at every start: it does not replace a file that is there.
+    """
+    import jax  # commands that log need not import it
+
+    folder = pathlib.Path(jax.config.values["jax_compilation_cache_dir"])
+    for file in folder.glob(f"{glob.escape(name)}-*-cache"):
+        file.unlink(missing_ok=True)  # by another process, meanwhile
 
 
 def ignore_full_cache() -> None:
