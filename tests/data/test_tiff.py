@@ -94,12 +94,11 @@ def test_photometric_interpretations():
     np.testing.assert_array_equal(inverted, 255 - pixels)
     deep = samples(1)
     np.testing.assert_array_equal(decode(tiffs.tiff(deep, photometric=0), 1), 65535 - deep)
-    colors = np.random.default_rng(0).integers(0, 2**16, (3, 256))
-    data = tiffs.tiff(pixels, photometric=3, colors=colors.ravel().tolist())
-    np.testing.assert_array_equal(decode(data, 3), colors.T[pixels[:, :, 0]])
-    np.testing.assert_array_equal(decode(data, 3, depth=8), colors.T[pixels[:, :, 0]] >> 8)
-    data = tiffs.tiff(pixels, photometric=3, colors=(colors >> 8).ravel().tolist())
-    np.testing.assert_array_equal(decode(data, 3, depth=8), colors.T[pixels[:, :, 0]] >> 8)
+    colors = np.random.default_rng(0).integers(0, 2**8, (3, 256))
+    for written in (colors, colors << 8, colors * 257):  # by different writers
+        data = tiffs.tiff(pixels, photometric=3, colors=written.ravel().tolist())
+        np.testing.assert_array_equal(decode(data, 3), 257 * colors.T[pixels[:, :, 0]])
+        np.testing.assert_array_equal(decode(data, 3, depth=8), colors.T[pixels[:, :, 0]])
 
 
 def test_alpha_is_dropped_of_gray_and_rgb_and_near_infrared_is_not():

@@ -180,7 +180,7 @@ def _blocks(made: TiffHeader) -> tuple[int, int]:
 def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
     """All samples, uint8 or uint16 (H, W, C), in the order of the file, upright.
 
-    Alpha is the last channel; a palette is looked up, so it is RGB of 16 bits. Raises BadImage.
+    Alpha is the last channel; a palette is looked up, so it is RGB of 8 bits. Raises BadImage.
     """
     kind = np.dtype(f"u{made.bits // 8}")
     image = np.empty((made.height, made.width, made.samples), kind)
@@ -199,10 +199,11 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
         image = np.iinfo(kind).max - image
     elif made.photometric == PALETTE:
         assert made.colors is not None
-        # A color map has all reds, then all greens, then all blues, of 16 bits each; some writers
-        # left 8 bits there, which libtiff, too, tells by their values.
-        colors = made.colors.reshape(3, -1).T.astype(np.uint16)
-        image = (colors if colors.max() > 255 else colors * np.uint16(257))[image[:, :, 0]]
+        # A color map has all reds, then all greens, then all blues, of 16 bits each. Some writers put
+        # 8 bits in their lower half; others leave that half empty or repeat the upper one.
+        colors = made.colors.reshape(3, -1).T
+        colors = colors >> 8 if colors.max() > 255 else colors
+        image = colors.astype(np.uint8)[image[:, :, 0]]
     return upright(image, made.orientation)
 
 
