@@ -515,6 +515,15 @@ def test_positions_of_a_run_are_resized_as_those_of_a_file(size, begun, tmp_path
     assert lines[0] == f"resized: position/table (from 2 x 3 to {grid} patches)"
 
 
+@pytest.mark.parametrize(
+    ("size", "at"), [("16,24", ""), ("32,48", " at 16,24 pixels, not at 32,48")]
+)
+def test_a_temperature_of_another_image_size_is_said(size, at, begun, monkeypatch, said):
+    monkeypatch.setattr(loading, "fitted_temperature", lambda record: 1.5)
+    assert vit_jax.load(begun, {"data.image_size": size}).temperature == 1.5
+    assert said()[-1].endswith(f"; temperature 1.500, fitted on validation{at}")
+
+
 @pytest.mark.parametrize("kind", ["orbax", "google"])
 def test_an_interrupted_conversion_leaves_nothing(kind, tmp_path, monkeypatch):
     output = tmp_path / {"google": "new.npz"}.get(kind, "new")

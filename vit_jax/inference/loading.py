@@ -91,6 +91,8 @@ def load(
         params, notes = _at_size(load_params(directory, number, trained), trained, cfg)
         temperature = fitted_temperature(record)
         scaled = f"; temperature {temperature:.3f}, fitted on validation" if temperature else ""
+        if scaled and (size := config.build(values).data.image_size) != cfg.data.image_size:
+            scaled += f" at {config.show(size)} pixels, not at {config.show(cfg.data.image_size)}"
         logs.log.info("%s: %s%s", reference, record["selection"], scaled)
         return loaded_model.LoadedModel(
             config=cfg,
