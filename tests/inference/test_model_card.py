@@ -82,8 +82,10 @@ def test_results_stand_in_the_card_and_in_its_index(opened):
     assert [one["dataset"]["split"] for one in entry["results"]] == ["valid", "test"]
     assert entry["results"][1]["metrics"] == [{"type": "accuracy", "name": "top1", "value": 0.625}]
     assert "| test | top1 | 0.6250 |" in rest
-    assert "Measured on 40 images of valid; step 60, the best" in rest
+    assert "Measured on 40 images of valid; step 60, the best\n" in rest
     assert "license and training" not in rest
+    rest = parts(model_card.text(run, "hf", FILES, measured=measured, rounded="float16"))[1]
+    assert "the best; before the weights were rounded to float16\n" in rest
 
 
 def test_results_with_other_views_than_the_folders_say_so(opened):
@@ -141,8 +143,11 @@ def test_results_of_other_options_are_left_out(tmp_path):
         left_out = "README.md: leaves out the run's results, of other options" in lines
         fields = parts((tmp_path / name / "README.md").read_text())[0]
         assert (left_out, "model-index" in fields) == ((name == "crop"), (name == "same"))
-    vit_jax.convert(tmp_path / "run" / "checkpoints" / "00000000", "hf", tmp_path / "step")
-    assert "model-index" in parts((tmp_path / "step" / "README.md").read_text())[0]
+    one = tmp_path / "run" / "checkpoints" / "00000000"
+    vit_jax.convert(one, "hf", tmp_path / "step", dtype="float16")
+    fields, rest = parts((tmp_path / "step" / "README.md").read_text())
+    assert "model-index" in fields
+    assert "; before the weights were rounded to float16\n" in rest
 
 
 def test_settings_hold_no_path_of_the_machine(opened):

@@ -100,6 +100,7 @@ def convert(
             kind,
             license_id=license_id,
             measured={} if differs else measured,
+            rounded="" if dtype == "float32" else dtype,
         )
         unsaid += weights.save(params, opened.spec, kind, output, dtype, origin, card, projection)
         card_written = (output / model_card.NAME).is_file()

@@ -76,12 +76,13 @@ def text(
     *,
     license_id: str | None = None,
     measured: Mapping[str, Mapping[str, float]] | None = None,
+    rounded: str = "",
 ) -> str:
     """The card as Markdown, under the fields by which the Hub finds a model.
 
     `kind` is one of LIBRARIES, `documents` are the JSON files beside the card, `differences` what
     they cannot express, a line each, `license_id` is the Hub's, `measured` are numbers by split and
-    metric.
+    metric, `rounded` is the type that the weights were rounded to, if any.
     """
     name, measured = title(opened), measured or {}
     labelled = bool(_outputs(opened))
@@ -100,7 +101,7 @@ def text(
     lines += ["## Use", "", *_code(_foreign(kind, documents))]
     lines += _code(HERE.format(call="predict" if labelled else "embed"))
     if measured:
-        lines += ["## Results", "", *_results(opened, measured, differences)]
+        lines += ["## Results", "", *_results(opened, measured, differences, rounded)]
     lines += ["## Settings", "", *_settings(opened)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -153,6 +154,7 @@ def _results(
     opened: loaded_model.LoadedModel,
     measured: Mapping[str, Mapping[str, float]],
     differences: Sequence[str],
+    rounded: str,
 ) -> Iterator[str]:
     rows = [
         (split, metric, f"{value:.4f}")
@@ -165,7 +167,8 @@ def _results(
         for split, numbers in measured.items()
         if "count" in numbers
     )
-    caption = "; ".join((f"Measured on {', '.join(counts)}", opened.selection))
+    before = [f"before the weights were rounded to {rounded}"] if rounded else []
+    caption = "; ".join((f"Measured on {', '.join(counts)}", opened.selection, *before))
     # Whoever evaluates the folder with its own views gets other numbers.
     if views := "; ".join(line for line in differences if line.startswith("data.")):
         caption += f". With preprocessing that this folder cannot express: {views}"
