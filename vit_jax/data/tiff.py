@@ -199,8 +199,8 @@ def decode_tiff(data: bytes, made: TiffHeader) -> np.ndarray:
         image = np.iinfo(kind).max - image
     elif made.photometric == PALETTE:
         assert made.colors is not None
-        # A color map has all reds, then all greens, then all blues, of 16 bits each. Some writers put
-        # 8 bits in their lower half; others leave that half empty or repeat the upper one.
+        # A color map has all reds, then all greens, then all blues, of 16 bits each. Some writers
+        # put 8 bits in their lower half; others leave that half empty or repeat the upper one.
         colors = made.colors.reshape(3, -1).T
         colors = colors >> 8 if colors.max() > 255 else colors
         image = colors.astype(np.uint8)[image[:, :, 0]]

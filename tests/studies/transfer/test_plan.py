@@ -96,6 +96,9 @@ def test_one_rate_is_not_chosen():
     assert plan.task == "vtab/dtd"
     (first, *_) = plan.final(plan.candidates[0])
     assert first.cfg.data.train_split == "train[:800]+validation[:200]"
+    message = "^choose_seeds=0,1: digits has nothing to choose among but lr=0.1; give several rates"
+    with pytest.raises(config.ConfigError, match=message):
+        sweeps.plan("digits", rates=(0.1,), choose_seeds=(0, 1))
 
 
 def test_a_config_without_a_protocol_holds_out_a_tenth():

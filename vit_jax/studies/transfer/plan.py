@@ -211,6 +211,11 @@ def create_plan(
         raise ConfigError(
             f"transfer: {base.name} names no learning rates to try; set --rates=0.003,0.01,0.03"
         )
+    if choose_seeds and len(candidates) == 1:
+        raise ConfigError(
+            f"choose_seeds={config.show(choose_seeds)}: {base.name} has nothing to choose among "
+            f"but lr={candidates[0].lr:g}; give several rates, or leave it out"
+        )
     return TransferPlan(
         name=base.name,
         task=protocol.task or base.data.name or base.data.source,
