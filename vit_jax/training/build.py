@@ -308,7 +308,8 @@ def create_model(cfg: config.Config, platform: str | None = None) -> models.Clas
     """The model of a config.
 
     Args:
-      cfg: a complete config, such as that of `get_config`; `model.num_classes` must be set.
+      cfg: a complete config, such as that of `get_config`, which sets the sizes of a
+        `model.variant`: only sizes count here. `model.num_classes` must be set.
       platform: which `model.dtype=auto` is for; by default, that of this process.
 
     Raises ConfigError.
