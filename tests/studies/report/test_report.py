@@ -161,6 +161,12 @@ def test_a_run_without_its_config_has_that_of_its_newest_checkpoint(tmp_path):
     file = tmp_path / "config.json"
     pages.write_record(tmp_path, 25, config=json.loads(file.read_text()))
     whole = run_data.read_run(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": 7}))
+    found = run_data.read_run(tmp_path)
+    assert (found.cfg, found.problems) == (
+        whole.cfg,
+        ["config.json: is not that of the newest checkpoint, which is shown (seed: 0 -> 7)"],
+    )
     file.unlink()
     found = run_data.read_run(tmp_path)
     assert (found.cfg, found.steps) == (whole.cfg, whole.steps)

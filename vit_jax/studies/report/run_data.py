@@ -264,9 +264,15 @@ def read_run(directory: pathlib.Path) -> StoredRun:
     if "origin" not in found["record"]:
         cfg = _config(directory / "config.json", problems)
         lines = _lines(directory / "metrics.jsonl", problems)
-    if cfg is None and found["record"]:
+    # Before config.json, as when it resumes: its digest shows that nobody has edited it.
+    if "config" in found["record"] or (cfg is None and found["record"]):
         with _noted("checkpoints", problems):
-            cfg = config.build(found["record"]["config"])
+            edited, cfg = cfg, config.build(found["record"]["config"])
+            if edited is not None and (changed := config.differences(cfg, edited)):
+                problems.append(
+                    f"config.json: is not that of the newest checkpoint, which is shown "
+                    f"({config.listed(changed)})"
+                )
     return StoredRun(directory=directory, cfg=cfg, lines=lines, problems=problems, **found)
 
 
