@@ -331,6 +331,8 @@ NOWHERE = (
         (["export", "--checkpoint=x", "--to=onnx", "--output=y", "--config.model.dtype=bfloat16"],
          "model.dtype=bfloat16: is not read here; set --dtype"),
         (["list", "--config.seed=1"], "--config.seed: list takes no config options"),
+        (["predict", "--checkpoint=x", "--examples=1", "--config.seed=1"],
+         "--config.seed=1: is not read; --seed=1 draws"),
         (["predict", "--checkpoint=x"], "predict: give image files or folders, or --examples=N"),
         (["predict", "--checkpoint=x", "nofile.jpg"], "nofile.jpg: no such file or folder"),
         (["predict", "--checkpoint=nodir", "--examples=1"], NOWHERE),

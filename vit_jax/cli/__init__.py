@@ -123,6 +123,9 @@ def main(argv: Sequence[str] | None = None, command: ModuleType | None = None) -
             raise config.ConfigError(
                 f"--config.{next(iter(overrides))}: {args.name_of_command} takes no config options"
             )
+        if "seed" in overrides and "seed" in args:
+            given = overrides["seed"]
+            raise config.ConfigError(f"--config.seed={given}: is not read; --seed={given} draws")
         backend.choose_platform(
             opens=args.name_of_command.split()[0] not in signals.WITHOUT_DEVICES
         )
