@@ -18,9 +18,10 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"  # else each command begins twice
-# Many tests compile the same small programs; a cache for each process, thrown away after it.
-CACHE = tempfile.mkdtemp(prefix="vit_jax_tests_")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+# Many tests compile the same small programs; all processes share a cache, thrown away at the end.
+STARTED_HERE = "PYTEST_XDIST_WORKER" not in os.environ
+if STARTED_HERE:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="vit_jax_tests_")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
@@ -57,7 +58,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_unconfigure():
-    shutil.rmtree(CACHE, ignore_errors=True)
+    if STARTED_HERE:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
