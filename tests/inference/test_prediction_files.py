@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import pytest
 
 from vit_jax import config
@@ -26,6 +27,11 @@ def test_files_or_examples_are_predicted(given):
         prediction.predict("run", **given)
     with pytest.raises(config.ConfigError, match="^--seed=1: draws examples, but images are given"):
         prediction.predict("run", ["a.png"], seed=1)
+
+
+def test_arrays_are_no_paths():
+    with pytest.raises(config.ConfigError, match="^images: must be text or a path, not ndarray$"):
+        prediction.predict("run", np.zeros((4, 4, 3)))
 
 
 def test_a_folder_without_images_says_what_it_holds(tmp_path):

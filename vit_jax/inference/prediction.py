@@ -58,6 +58,7 @@ def predict(
         digits test[85] 1
         digits test[64] 1
     """
+    images = storage.as_paths(images)
     if bool(images) == bool(examples):
         raise config.ConfigError("predict: give images or examples, and not both")
     if top is not None:
