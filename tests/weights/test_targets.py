@@ -524,6 +524,14 @@ def test_files_are_what_their_libraries_read(tmp_path):
     assert fields["hidden_act"] == "gelu_pytorch_tanh"
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_transformers_makes_the_channels_of_the_model(tmp_path, channels):
+    weights.save(*made(size=(16, 16), channels=channels), "hf", tmp_path / "w")
+    fields = json.loads((tmp_path / "w/preprocessor_config.json").read_text())
+    assert fields.get("do_convert_rgb", True) is (channels == 3)
+    assert weights.load(tmp_path / "w").assumed == ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(

@@ -474,6 +474,8 @@ def _written_processor(data: config.Data) -> dict[str, Any]:
         **size,
         "resample": numbers.get(data.eval_resampling or data.resampling, 2),
         **({} if kind == "ViT" else {"do_center_crop": True, "crop_size": sides}),
+        # By default transformers makes three channels of every image.
+        **({} if data.channels == 3 else {"do_convert_rgb": False}),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
