@@ -15,7 +15,7 @@ SOURCE = types.SimpleNamespace(name=lambda at: f"{at}.png")
 
 def tables(folder, outputs, loss, classes=CLASSES, source=SOURCE):
     opened = types.SimpleNamespace(
-        classes=classes, config=types.SimpleNamespace(loss=loss), scaled=lambda logits: logits / 2
+        names=classes, config=types.SimpleNamespace(loss=loss), scaled=lambda logits: logits / 2
     )
     evaluation.write_tables(folder, outputs, source, opened)
     return {one.name: one.read_text().splitlines() for one in folder.iterdir()}

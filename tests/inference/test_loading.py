@@ -451,6 +451,9 @@ def test_predictions_stand_in_the_order_of_their_images():
         assert found[k].top[0][0] == alone.top[0][0]
         assert found[k].top[0][1] == pytest.approx(alone.top[0][1], abs=1e-6)
     assert {name for name, _ in found[0].top} == set(model.classes)  # there are no more
+    cranes = dataclasses.replace(model, classes=("crane", *"abcde", "crane"))
+    (one,) = cranes.predict(images[0], top=99)
+    assert {name for name, _ in one.top} == {"crane (0)", *"abcde", "crane (6)"}
 
 
 def test_outputs_that_are_not_finite_are_an_error_of_their_image():

@@ -121,7 +121,7 @@ def write_tables(
     `confusion.csv`, of images of one class, how many of each (rows) were taken for each (columns).
     """
     logits, labels, index = outputs
-    several, classes, loss = labels.ndim == 2, opened.classes, opened.config.loss
+    several, classes, loss = labels.ndim == 2, opened.names, opened.config.loss
     if isinstance(loss, config.Regression):
         found = losses.scaled(logits.astype(np.float64), loss)
         # Interleaved as in the header: truth and prediction of one column, then of the next.

@@ -1,5 +1,6 @@
 """A loaded model: its preprocessing, predictions and features."""
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -83,6 +84,14 @@ class LoadedModel:
         return (
             f"LoadedModel({self.config.name}: {self.model.num_params:,} parameters, "
             f"{len(self.classes)} classes, images {(*self.model.image_size, self.model.channels)})"
+        )
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The classes as people read them: of several called crane, one is `crane (134)`."""
+        times = collections.Counter(self.classes)
+        return tuple(
+            f"{name} ({k})" if times[name] > 1 else name for k, name in enumerate(self.classes)
         )
 
     @functools.cached_property
@@ -246,7 +255,7 @@ class LoadedModel:
                 yield Prediction(image=name, numbers=pairs, truth=truth)
                 continue
             best = zip(*found[place], strict=True)
-            pairs = tuple((self.classes[index], float(value)) for value, index in best)
+            pairs = tuple((self.names[index], float(value)) for value, index in best)
             yield Prediction(image=name, top=pairs, truth=truth)
 
     def scaled(self, logits: losses.Array) -> losses.Array:

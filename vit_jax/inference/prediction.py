@@ -142,7 +142,7 @@ def read_examples(
     names = source.classes
     if not cfg.data.targets:
         where = f"data.eval_split={cfg.data.eval_split}"
-        names = class_matching.names_in(loaded.classes, source.classes, where)
+        names = class_matching.names_in(loaded.names, source.classes, where)
     drawn = sampling.draw_indices(len(source), count, seed)
     shown = split_roles.evaluation(cfg.data).shown
     logs.log.info(

@@ -427,7 +427,8 @@ def test_without_one_prediction_the_report_says_why(tmp_path, monkeypatch):
     cfg = runs.configure(data={"eval_split": "test[:20]"})
 
     class Model:
-        config, classes, selection = cfg, tuple("0123456789"), "step 9, the newest"
+        config, selection = cfg, "step 9, the newest"
+        names = classes = tuple("0123456789")
 
         def classify(self, examples, top):
             return (Prediction(image=name, error="not finite") for name, *_ in examples)
@@ -445,7 +446,8 @@ def test_predictions_count_the_mistakes_and_show_the_surest_first(tmp_path, monk
     source = sources.open_source(cfg.data, cfg.data.eval_split, labels=True)
 
     class Model:
-        config, classes, selection = cfg, source.classes, "step 9, the newest"
+        config, selection = cfg, "step 9, the newest"
+        names = classes = source.classes
 
         def classify(self, examples, top):
             for number, (name, _, truth) in enumerate(examples):
@@ -478,7 +480,8 @@ def test_images_without_a_class_are_no_mistakes(tmp_path, monkeypatch):
     cfg = runs.configure(data=data, loss={"name": "sigmoid"}, model={"num_classes": 2})
 
     class Model:
-        config, classes, selection = cfg, ("a", "b"), "step 9, the newest"
+        config, selection = cfg, "step 9, the newest"
+        names = classes = ("a", "b")
 
         def classify(self, examples, top):
             for name, _, truth in examples:

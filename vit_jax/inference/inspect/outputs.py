@@ -317,7 +317,7 @@ def _saliency(subject: Subject) -> Answer:
         saliency.explain(opened, view, label, steps=subject.steps, seed=subject.seed + number)
         for number, view in enumerate(shown.views)
     ]
-    classes = [opened.classes[one.label] for one in explained]
+    classes = [opened.names[one.label] for one in explained]
     each = list(zip(shown.names, classes, explained, strict=True))
     for name, kind, one in each:
         why = "its top prediction" if label is None else f"--class={subject.label}"

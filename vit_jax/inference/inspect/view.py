@@ -86,7 +86,7 @@ class Viewer:
             "name": messages.printable(name),
             "picture": _png(photo[:height, :width]),
             "top": [
-                (messages.printable(self.opened.classes[label]), round(float(chance), 6))
+                (messages.printable(self.opened.names[label]), round(float(chance), 6))
                 for chance, label in zip(chances, labels, strict=True)
             ],
             "attention": pack_attention(weights[:, 0], rolled),

@@ -258,14 +258,15 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         )
     head = predictor.classes if cfg.needs_labels else None
     source = sources.open_source(data, data.eval_split, labels=cfg.needs_labels, head=head)
+    names = predictor.names if cfg.needs_labels else source.classes
     drawn = sampling.draw_indices(len(source), images, seed)
     truths: dict[str, Sequence[str]] = {}  # of an image by its index
 
     def examples() -> Iterator[tuple[str, bytes | np.ndarray, str]]:
         for index in drawn:
             record, key = source[index], str(index)
-            truths[key] = label_names(record.label, source.classes)
-            yield key, record.image, label_text(record.label, source.classes)
+            truths[key] = label_names(record.label, names)
+            yield key, record.image, label_text(record.label, names)
 
     found = list(predictor.classify(examples(), 3))
     # An image that cannot be read has no prediction.
@@ -296,7 +297,7 @@ def predict_some(directory: pathlib.Path, images: int, seed: int = 0) -> run_sec
         mistakes=[sample(p) for p in wrong[:MISTAKES]],
         wrong=len(wrong),
         unlabeled=len(seen) - len(labeled),
-        confusion=Confusion(classes=predictor.classes, counts=counts) if single else None,
+        confusion=Confusion(classes=names, counts=counts) if single else None,
     )
 
 
