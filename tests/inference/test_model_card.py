@@ -172,6 +172,13 @@ def test_names_of_classes_are_text(opened):
     assert "c19, ..." in said
 
 
+def test_images_of_sequences_have_no_size(opened):
+    data = dataclasses.replace(opened.config.data, aspect="native", lengths=(9, 16))
+    own = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
+    rest = parts(model_card.text(own, "hf", FILES))[1]
+    assert "parameters, images at their own aspect ratio, of at most 16 patches, in 3 cha" in rest
+
+
 @pytest.mark.parametrize("headless", [False, True])
 def test_what_has_no_head_of_classes_has_features_and_no_classes(opened, headless):
     cfg = dataclasses.replace(opened.config, objective=config.Dino(name="dino"))

@@ -114,8 +114,11 @@ def _outputs(opened: loaded_model.LoadedModel) -> tuple[str, ...]:
 
 def _about(opened: loaded_model.LoadedModel) -> Iterator[str]:
     rows, columns = opened.model.image_size
+    size = f"of {rows} x {columns} pixels"
+    if longest := opened.config.data.padded:
+        size = f"at their own aspect ratio, of at most {longest} patches,"
     yield (
-        f"{opened.model.num_params:,} parameters, images of {rows} x {columns} pixels in "
+        f"{opened.model.num_params:,} parameters, images {size} in "
         f"{opened.model.channels} channel{'s' * (opened.model.channels > 1)}. "
         f"Written by vit_jax {__version__}."
     )
