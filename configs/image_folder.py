@@ -74,7 +74,7 @@ CHOICES = (
 NAFLEX = (
     Choice(
         "data.lengths=128,196,256",
-        "the mean is near the 196 patches of 224 pixels, and so is the cost; evaluation is at 196",
+        "the mean is near the 196 patches of 224 pixels, and so is the cost; evaluation is at 256",
         "--config.data.lengths=128,256,576",
     ),
     Choice(
