@@ -359,6 +359,7 @@ def test_columns_of_numbers_are_labels(tmp_path):
     assert read_targets(source).dtype == np.float64
     np.testing.assert_array_equal(read_targets(source), labels(source))
     assert label_text(source[0].label, source.classes) == "-20; 31.5"
+    assert label_text((1700000001.0, 0.1), source.classes) == "1700000001; 0.1"
     before, given = source.fingerprint(), data(tmp_path, multilabel=False, targets=source.classes)
     headed = sources.open_source(given, "train", head=source.classes)  # whose outputs they are
     assert headed.fingerprint() == before

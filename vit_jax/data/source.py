@@ -110,5 +110,5 @@ def label_names(label: Label, classes: Sequence[str]) -> tuple[str, ...]:
 def label_text(label: Label, classes: Sequence[str]) -> str:
     """The name of the class, the names of several, or numbers, separated by `; `."""
     if isinstance(label, tuple) and any(isinstance(one, float) for one in label):
-        return "; ".join(f"{one:.6g}" for one in label)
+        return "; ".join(f"{one:.15g}" for one in label)  # as files have them
     return "; ".join(label_names(label, classes)) or "no class"
