@@ -53,7 +53,7 @@ def assert_close(workdir, oracle):
     found, expected = runs.trace(workdir), runs.trace(oracle)
     assert found.keys() == expected.keys()
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=5e-7)
-    for key in ("test/top1", "test/count"):
+    for key in ("test/top1", "test/count", "data/batch_crc"):
         assert runs.trace(workdir, key) == runs.trace(oracle, key)
     step, found = params_of(workdir)
     assert step == runs.STEPS

@@ -121,7 +121,8 @@ class Run:
         trainer = types.SimpleNamespace(
             cfg=self.cfg, durations=self.durations, examples=200, flops_at=lambda step: 1.0,
             steps_left=lambda step: self.durations.steps - step,
-            put=lambda batch: batch, eval_params=lambda state: self.parameters(state),
+            put=lambda batch: batch, gather=lambda ids: ids,
+            eval_params=lambda state: self.parameters(state),
             objective=types.SimpleNamespace(shown=(), measures=(), warning=lambda found: None),
         )  # fmt: skip
         log = run_log.RunLog(trainer, session, files)

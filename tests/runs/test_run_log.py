@@ -34,8 +34,9 @@ def trainer(measures=(), warning=lambda found: None, **given):
     """A trainer as far as its log looks at it."""
     objective = types.SimpleNamespace(shown=(), measures=measures, warning=warning)
     usual = {"cfg": runs.configure(), "examples": 200, "durations": None, "objective": objective}
-    costs = {"flops_at": lambda step: 1.0, "steps_left": lambda step: 9.0}
-    return types.SimpleNamespace(**usual | costs | given)
+    usual |= {"flops_at": lambda step: 1.0, "steps_left": lambda step: 9.0}
+    usual |= {"gather": lambda ids: ids}
+    return types.SimpleNamespace(**usual | given)
 
 
 def test_throughput_is_of_training_alone(monkeypatch):

@@ -53,7 +53,10 @@ class RunLog:
         if trainer.flops_at(1) is None:
             name = self._cfg.model.architecture
             logs.log.info("model.architecture=%s: counts no FLOPs; no MFU", name)
-        self._pending: tuple[int, Mapping[str, jax.Array], np.ndarray] | None = None
+        # A step, its metrics and example numbers, and those of all hosts if it is logged.
+        self._pending: (
+            tuple[int, Mapping[str, jax.Array], np.ndarray, np.ndarray | jax.Array | None] | None
+        ) = None
         self._first, self._warned = 0, False
         self._metric = split_roles.knn_metric(self._cfg) or split_roles.best_metric(self._cfg)
         self._began: Mapping[str, float] = {}  # the evaluation before the first step, if any
@@ -78,7 +81,9 @@ class RunLog:
     def dispatched(self, step: int, metrics: Mapping[str, jax.Array], ids: np.ndarray) -> None:
         """Takes the metrics of a step that may still run; raises Diverged for the one before."""
         self.flush()
-        self._pending = step, metrics, ids
+        logged = self._durations.logs(step, self._cfg.logging.every)
+        # Not in `flush`: some hosts flush before, others after they dispatch the next step.
+        self._pending = step, metrics, ids, self._trainer.gather(ids) if logged else None
         # On a CPU the call of a step returns when it has ended: read later, the time of this step
         # would count as that of the next, and the last one's as none.
         if getattr(metrics["loss"], "is_ready", bool)():  # not in the type of jax.Array
@@ -97,10 +102,10 @@ class RunLog:
         """Waits for the last step, shows and writes its metrics; raises Diverged."""
         if self._pending is None:
             return
-        (step, metrics, ids), self._pending = self._pending, None
+        (step, metrics, ids, batch), self._pending = self._pending, None
         self._steps += 1
         self.check_step(step, metrics, ids)
-        logged = self._durations.logs(step, self._cfg.logging.every)
+        logged = batch is not None
         # The clock decides only what is shown; the files are those of an uninterrupted run.
         if not (logged or self._progress.due(step)):
             return
@@ -113,8 +118,8 @@ class RunLog:
         if logged:
             self.start()
         loss, epoch = float(metrics["loss"]), step * rows / self._trainer.examples
-        if logged:
-            self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, ids)
+        if batch is not None:
+            self._write(step, metrics, {"train/epoch": epoch, **speed.metrics()}, batch)
         fields = [Field(4, f"epoch {epoch:.1f}"), Field(0, f"loss {loss:.4f}")]
         if logged or steps > 1:  # the first step alone would measure the startup
             fields += speed.fields(self._trainer.steps_left(step) * rows)
@@ -222,7 +227,7 @@ class RunLog:
         step: int,
         metrics: Mapping[str, jax.Array],
         others: Mapping[str, float],
-        ids: np.ndarray,
+        ids: np.ndarray | jax.Array,
     ) -> None:
         named = [name for name in metrics if name not in UNLOGGED]
         values = {f"train/{name}": float(metrics[name]) for name in named}
@@ -230,7 +235,7 @@ class RunLog:
             # An integer, as it counts; a float would be written as 3.0.
             "train/bad_steps": int(metrics["bad_steps"]),
             # Equal numbers mean that the same images were seen in the same order.
-            "data/batch_crc": zlib.crc32(ids.tobytes()),
+            "data/batch_crc": zlib.crc32(np.asarray(ids, np.int64).tobytes()),
             **others,
         }
         spent = self._files.spent(step)

@@ -220,6 +220,14 @@ class Trainer:
         inputs = {name: batch[name] for name in self.batch_shapes}
         return sharding.put_batch(inputs, self.mesh, self.cfg.train.batch_size, self._rows)
 
+    def gather(self, ids: np.ndarray) -> np.ndarray | jax.Array:
+        """The example numbers of a batch from those of this host; all hosts call it at one step."""
+        if jax.process_count() == 1:
+            return ids
+        numbers = {"index": ids.astype(np.int32)}
+        placed = sharding.put_batch(numbers, self.mesh, self.cfg.train.batch_size, self._rows)
+        return sharding.copied([placed["index"]], [NamedSharding(self.mesh, P())])[0]
+
 
 def build(
     cfg: config.Config,
