@@ -503,3 +503,8 @@ def test_frozen_parts_take_no_memory_for_gradients_and_moments():
     assert probe.params == full.params
     assert full.peak - probe.peak > full.optimizer - probe.optimizer > 0
     assert probe.compiler_flops < 0.5 * full.compiler_flops
+    last = report(
+        model={"num_classes": 10, "dropout": 0.0, "depth": 2},
+        optimizer={"only": ["head", "encoder[1:]"]},
+    )
+    assert last.compiler_flops == last.model_flops  # not those of both layers

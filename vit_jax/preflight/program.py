@@ -88,7 +88,7 @@ class Report:
     optimizer: int
     activations: int | None  # peak less the state and the batch
     model_flops: float | None  # in forward passes, three if all trains; None: not counted
-    compiler_flops: float  # by XLA's count, recomputation included
+    compiler_flops: float  # by XLA's count, recomputation included; at most those executed
     bytes_accessed: float | None  # None if a loop hides all but one turn
     compiler_seconds: float | None  # likewise
     collectives: dict[str, dict[str, int]]  # kind: {"count", "bytes"}, loops multiplied
@@ -237,6 +237,11 @@ def measure(
     # And of several shapes, the largest alone is compiled: its peak is the run's.
     whole = _without_loops(cfg) == cfg and len(trainer.objective.variants) < 2
     flops = trainer.flops_per_image
+    of_model = flops and flops * cfg.train.batch_size / len(where.devices)
+    counted = step_flops(trainer) / len(where.devices)
+    # Of stacked layers of which some are frozen, that has gradients which the compiler drops.
+    if trainer.trainable.cut:
+        counted = min(counted, of_model or counted)
     fits = peak is not None and (where.memory is None or peak <= where.memory)
     return Report(
         name=cfg.name,
@@ -253,8 +258,8 @@ def measure(
         + (0 if distilled is None else device_bytes(distilled.shapes(trainer.mesh, cfg.mesh))),
         optimizer=device_bytes(shapes["opt"]) + device_bytes(shapes.get("ema", {})),
         activations=None if peak is None else max(peak - arguments, 0),
-        model_flops=flops and flops * cfg.train.batch_size / len(where.devices),
-        compiler_flops=step_flops(trainer) / len(where.devices),
+        model_flops=of_model,
+        compiler_flops=counted,
         bytes_accessed=costs.get("bytes accessed") if whole else None,
         compiler_seconds=costs.get("optimal_seconds") if whole else None,
         collectives=count_collectives(transfers),
