@@ -151,6 +151,12 @@ def test_a_folder_has_one_class_for_an_image_of_a_head_for_several(opened, folde
     embedding.write_features(model, tmp_path / "out.npz", folder)
     with np.load(tmp_path / "out.npz") as file:
         assert file["labels"].tolist() == [-1, -1, 1, 1, -1, 0]
+    # Columns of numbers are no classes, as what a folder is called.
+    data = dataclasses.replace(data, multilabel=False, targets=opened.classes)
+    model = dataclasses.replace(opened, config=dataclasses.replace(opened.config, data=data))
+    embedding.write_features(model, tmp_path / "numbers.npz", folder)
+    with np.load(tmp_path / "numbers.npz") as file:
+        assert (file["labels"].tolist(), file["classes"].tolist()) == ([-1] * 6, [])
 
 
 def written(batches, count, plan=None):

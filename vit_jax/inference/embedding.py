@@ -220,7 +220,8 @@ def _source(
 ) -> sources.Source:
     cfg, data = opened.config, opened.config.data
     if images is not None:
-        return folders.Loose(pathlib.Path(images), opened.classes, key)
+        # The names of columns of numbers are no classes.
+        return folders.Loose(pathlib.Path(images), () if data.targets else opened.classes, key)
     source = sources.open_unmatched(cfg, data.eval_split, labels=cfg.needs_labels)
     if not source.classes:  # of folders, lists and TFDS, which need none here, but may have some
         try:
