@@ -65,7 +65,7 @@ def test_throughput_is_of_training_alone(monkeypatch):
     assert other["data/wait_share"] == pytest.approx(3 / 11)
 
 
-def test_what_was_not_finite_is_named():
+def test_what_was_not_finite_is_named(monkeypatch):
     log = types.SimpleNamespace(_cfg=runs.configure(optimizer={"name": "sgd"}))
     metrics = {"finite": False, "bad_steps": 1, "lr": np.float32(0.5), "grad_norm": 2.0}
     for loss, line in (
@@ -74,6 +74,9 @@ def test_what_was_not_finite_is_named():
     ):
         with pytest.raises(run_log.Diverged, match=line):
             run_log.RunLog.check_step(log, 3, metrics | {"loss": loss}, np.arange(2))
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    with pytest.raises(run_log.Diverged, match=r"; examples \[0, 1\] of process 0; parameters"):
+        run_log.RunLog.check_step(log, 3, metrics | {"loss": np.nan}, np.arange(2))
 
 
 def test_a_resumed_run_knows_where_it_began(tmp_path, monkeypatch):

@@ -198,7 +198,9 @@ class RunLog:
         if math.isfinite(loss) and math.isfinite(norm):
             name = self._cfg.optimizer.name
             what = f"update of optimizer.name={name} at learning rate {rate:g}"
-        where = f"step {step}: {what} not finite; examples [{few}]"
+        # Each process knows its own share of a batch, and says so itself.
+        own = f" of process {jax.process_index()}" if jax.process_count() > 1 else ""
+        where = f"step {step}: {what} not finite; examples [{few}]{own}"
         if bad > allowed:
             raise Diverged(
                 f"{where}; parameters kept as they were before it; stopped after {bad} such "
