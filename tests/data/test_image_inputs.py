@@ -137,6 +137,7 @@ def test_pillow_images_of_wide_numbers():
         (Image.new("RGB", (2000, 2000)), "has 2000 x 2000 pixels, more than data.max_pixels=9999"),
         (Image.open(io.BytesIO(saved(RGB, "TIFF")[:-40])), "is a truncated or damaged image"),
         (7, "images: has type int; expected a path, a Pillow image, or an array"),
+        (io.BytesIO(b"a\nb"), "images: has type BytesIO; expected a path"),
     ],
 )  # fmt: skip
 def test_what_is_no_picture_is_said(image, message):

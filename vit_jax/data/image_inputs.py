@@ -60,7 +60,7 @@ def read_images(
             yield from ((f"{name}[{index}]", image) for index, image in enumerate(pixels))
         else:
             yield name, pixels
-    elif isinstance(images, Iterable):
+    elif isinstance(images, Iterable) and not hasattr(images, "read"):  # an open file has lines
         for index, image in enumerate(images):
             yield from read_images(image, data, f"{name}[{index}]")
     else:
