@@ -163,6 +163,15 @@ def test_settings_hold_no_path_of_the_machine(opened):
     assert "| model.variant | ViT-B/16 |" in card
 
 
+def test_the_loss_of_numbers_in_the_scale_of_a_run_is_left_out(opened):
+    loss = config.build({"loss": {"name": "mse", "mean": [1.0] * 5, "std": [2.0] * 5}}).loss
+    run = dataclasses.replace(opened, config=dataclasses.replace(opened.config, loss=loss))
+    measured = {"valid": {"mae": 3.25, "loss": 0.75}}
+    rest = parts(model_card.text(run, "hf", FILES, measured=measured))[1]
+    assert "| valid | mae | 3.2500 |" in rest
+    assert "| loss |" not in rest
+
+
 def test_names_of_classes_are_text(opened):
     odd = dataclasses.replace(opened, classes=("a|b", "<script>", "`x`\ny", "d", "e"))
     rest = parts(model_card.text(odd, "hf", FILES))[1]

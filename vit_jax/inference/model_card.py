@@ -85,6 +85,12 @@ def text(
     metric, `rounded` is the type that the weights were rounded to, if any.
     """
     name, measured = title(opened), measured or {}
+    if isinstance(opened.config.loss, config.Regression):
+        # The run's is in the scale of its head; that of the folder is in units of the data.
+        measured = {
+            split: {key: value for key, value in numbers.items() if key != "loss"}
+            for split, numbers in measured.items()
+        }
     labelled = bool(_outputs(opened))
     fields: dict[str, object] = {
         "library_name": LIBRARIES[kind],
