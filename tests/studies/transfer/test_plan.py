@@ -255,6 +255,7 @@ def test_values_of_a_search_are_such_or_texts():
         ),
         ({"train.mixup": "0,0.2"}, "--try=train.mixup=0,0.2: must be a list of values"),
         ({"train.mixup": 0.2}, "--try=train.mixup=0.2: must be a list of values"),
+        (["train.mixup"], "must be a dict of values by dotted name"),
         ({"train.mixup": (0, "0")}, "--try=train.mixup=0,0: needs values, each once"),
         ({"seed2": (), "train.mixup": ("0",)}, "needs values"),
         ({k: tuple(map(str, range(40))) for k in ("a", "b")}, "1,600 combinations; at most 1,000"),
@@ -263,6 +264,11 @@ def test_values_of_a_search_are_such_or_texts():
 def test_mistakes_of_a_search(tried, message):
     with pytest.raises(config.ConfigError, match=message):
         search(search=tried)
+
+
+def test_a_name_or_a_plan_is_transferred(tmp_path):
+    with pytest.raises(config.ConfigError, match="^name_or_plan: must be text or a path, not int$"):
+        transfer.transfer(3, tmp_path)
 
 
 def test_a_transfer_from_python_is_that_of_the_command(monkeypatch, tmp_path):

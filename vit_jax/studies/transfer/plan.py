@@ -189,6 +189,8 @@ def create_plan(
     else:
         splits = _cut(base.data.train_split)
     if search:
+        if not isinstance(search, Mapping):
+            raise ConfigError(f"search={search}: must be a dict of values by dotted name")
         # What must not be set for all cells must not be searched either: rates, seeds and splits.
         search = {key: _texts(key, given) for key, given in search.items()}
         _check_overrides(name, {key: ",".join(v) for key, v in search.items()}, protocol)

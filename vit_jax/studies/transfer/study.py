@@ -73,9 +73,9 @@ def transfer(
         vit_jax.utils.errors.ConfigError: transfer: digits names no learning rates to try; set \
 --rates=0.003,0.01,0.03
     """
-    plan = os.fspath(name_or_plan) if isinstance(name_or_plan, os.PathLike) else name_or_plan
-    folder, given = storage.given_path("workdir", workdir), overrides or {}
-    if isinstance(plan, str):
+    plan, folder = name_or_plan, storage.given_path("workdir", workdir)
+    if not isinstance(plan, TransferPlan):
+        plan, given = storage.path_text("name_or_plan", plan), overrides or {}
         run_config.start(plan, given, folder, tiny=smoke)  # says and refuses what training would
         plan = create_plan(
             plan,
