@@ -134,8 +134,8 @@ class Call:
     also: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-MODEL = "--checkpoint=run --step=best --config.seed=7"
-LOADED = {"overrides": {"seed": "7"}, "step": "best"}
+MODEL = "--checkpoint=run --step=best --config.data.depth=16"
+LOADED = {"overrides": {"data.depth": "16"}, "step": "best"}
 SIMILAR = [SimilarImage("a.png", 0.98765), SimilarImage("b.png", 0.5)]
 SEARCH = {"reference": "run", "index": "table.npz", "query": "q.png", **LOADED}
 SEGMENTED = Segmentation(

@@ -206,7 +206,8 @@ def test_images_that_evaluation_leaves_out_are_counted_too(tmp_path, monkeypatch
     root = fill(tmp_path, *FILES, "val/b/3.heic", "train/a/4.heic")
     data = config.Data(source="folder", root=str(root), eval_split="val")
     source = Selection(open_source(data, "val", train=False), [1])
-    opened = mock.Mock(config=config.Config(data=data), classes="ab", temperature=None, step=None)
+    values = {"classes": "ab", "names": "ab", "temperature": None, "step": None}
+    opened = mock.Mock(config=config.Config(data=data), **values)
     opened.for_columns.return_value = opened
     found = mock.Mock(source=source, role=mock.Mock(split="val"), return_value={})
     monkeypatch.setattr(evaluation.loading, "load", lambda *_, **__: opened)

@@ -65,7 +65,8 @@ def test_examples_of_random_pixels_have_the_classes_of_the_head():
         "model": {"variant": "ViT-Ti/16", "num_classes": 7},
         "data": {"source": "synthetic", "eval_split": "test[:20]", "image_size": 16},
     })  # fmt: skip
-    loaded = types.SimpleNamespace(config=cfg, classes=tuple(map(str, range(7))))
+    names = tuple(map(str, range(7)))
+    loaded = types.SimpleNamespace(config=cfg, classes=names, names=names)
     truths = {truth for _, _, truth in prediction.read_examples(loaded, 20)}
     assert truths <= set(loaded.classes)
     assert len(truths) > 3

@@ -208,7 +208,8 @@ class Folder:
                 raise DataError(f"data.root={root}: {_nothing(self.top, self.skipped)}")
         if data.holdout:
             if labels:
-                inside = {(*path.split("/", 2)[:2],) for _, path in files if path.count("/") > 1}
+                parts = (path.split("/", 2) for _, path in files if path.count("/") > 1)
+                inside = {(name, within) for name, within, _ in parts}
                 warn_of_assumptions(f"data.root={root}", splits.within_classes(inside))
             files = _side(files, data, requested.name, split, key)
         if requested.low or requested.high:

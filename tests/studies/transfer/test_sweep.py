@@ -237,10 +237,10 @@ def test_another_seed_can_be_added_another_rate_cannot(tmp_path):
     assert log == ["final/seed1"]
     assert found["results"]["top1"]["values"] == [0.5, 0.625]
     with pytest.raises(config.ConfigError) as caught:
-        transfer.perform(sweeps.plan(rates=(0.003,), train__batch_size="8"), tmp_path)
+        transfer.perform(sweeps.plan(rates=(0.003, 0.01), train__batch_size="8"), tmp_path)
     assert str(caught.value) == (
         f"--workdir={tmp_path}: holds another transfer (train.batch_size: 32 -> 8, rates: "
-        "0.003,0.03 -> 0.003); go on without these changes, or choose another --workdir"
+        "0.003,0.03 -> 0.003,0.01); go on without these changes, or choose another --workdir"
     )
     (tmp_path / "transfer.json").write_text("{")
     message = r"transfer.json is unreadable: .*; restore it, or choose another --workdir$"
