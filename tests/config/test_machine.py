@@ -16,10 +16,7 @@ from vit_jax.utils import machine
     [
         ({"depth": 12}, "tpu", 12),
         ({"depth": 12, "unroll": 3}, "tpu", 3),
-        ({"depth": 12, "remat": "full"}, "tpu", 12),
-        ({"depth": 12, "remat": "full"}, "cpu", 1),  # where only a loop saves memory
-        ({"depth": 12, "remat": "attention"}, "cpu", 12),
-        ({"depth": 12, "remat": "full", "unroll": 3}, "cpu", 3),
+        ({"depth": 12, "remat": "full"}, "cpu", 12),
         ({"resnet_units": (3, 4, 6, 3)}, "gpu", 1),
         ({"resnet_units": (3, 4, 6, 3)}, "cpu", 6),  # no loop over convolutions
         ({"depth": 2, "resnet_units": (3, 4, 9)}, "cpu", 9),

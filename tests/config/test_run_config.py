@@ -76,15 +76,18 @@ def test_a_dry_run_shows_the_run_and_writes_nothing(tmp_path, monkeypatch, capsy
     assert "--dry-run: does not go with --smoke" in capsys.readouterr().err
 
 
+RESNET = {"model.variant": "R50x1", "data.image_size": 32}
+
+
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"model.remat": "full"}, False),  # in a loop, unless the user unrolls it
-        ({"model.remat": "full", "model.unroll": 2}, True),
-        ({"model.remat": "attention"}, True),
-        ({"model.unroll": 2}, False),
+        ({"model.remat": "full"}, False),
+        (RESNET | {"model.remat": "full"}, True),
+        (RESNET, False),
     ],
+    ids=["encoder", "resnet", "none"],
 )
 def test_rematerialization_that_saves_nothing_is_said(options, said, tmp_path):
     rows = api.preview("digits", tmp_path / "run", options)

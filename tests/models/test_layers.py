@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from vit_jax import config
+from vit_jax import config, models
 from vit_jax.models import layers
+from vit_jax.training import compiler_options
 
+TINY = {"num_classes": 2, "patch_size": (4, 4), "width": 32, "heads": 1, "mlp_dim": 128}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 12, 3), np.uint8)
 
 
@@ -116,9 +118,9 @@ PLAIN = {
 }
 
 
-def temporaries(loss, *arguments):
+def temporaries(loss, *arguments, options=None):
     """Bytes that the value and gradient of a loss take beside arguments and results."""
-    compiled = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile()
+    compiled = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile(options)
     return compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -144,6 +146,20 @@ def test_the_backward_pass_keeps_attention_weights_once():
 
     # Eight such arrays for four layers, where nothing would be gained 15.
     assert temporaries(loss, jnp.ones((4, 197, 6, 64))) < 10 * (4 * 6 * 197 * 197 * 4)
+
+
+def test_what_layers_compute_anew_is_free_before_the_next_layer():
+    cfg = config.Model(**TINY, depth=4, unroll=4, remat="full")
+    network = models.create(cfg, image_size=(32, 32), channels=1, dtype="float32")
+
+    def loss(params, images):
+        return jnp.sum(network.apply(params, images)[0])
+
+    images = jax.ShapeDtypeStruct((16, 32, 32, 1), jnp.float32)
+    hidden = 16 * 64 * TINY["mlp_dim"] * 4
+    # Of one layer; 25 such arrays if the gradients of all layers wait for the end.
+    needed = temporaries(loss, network.shapes(), images, options=compiler_options.CPU)
+    assert needed < 12 * hidden
 
 
 @pytest.mark.parametrize(

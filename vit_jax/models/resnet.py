@@ -4,7 +4,6 @@ A unit comes in two versions. `v1` normalizes after each convolution (He et al. 
 Learning"), as in the released hybrids of ViT; `v2` before ("Identity Mappings"), as Big Transfer.
 """
 
-import operator
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -14,7 +13,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from vit_jax import config
-from vit_jax.models.layers import WithHead, constrain_batch, normalize, rematerialize
+from vit_jax.models.layers import (
+    WithHead,
+    constrain_batch,
+    finish_gradients,
+    normalize,
+    rematerialize,
+    unstack,
+)
 from vit_jax.models.variants import required
 
 EXPANSION = 4  # ratio of a unit's output channels to its inner channels
@@ -221,15 +227,15 @@ class Stage(nnx.Module):
 
         # Outside a loop the compiler would share what it should compute again.
         inline = rematerialize(apply, self.remat, unroll=2)
-        x, _ = inline(x, self.first)
+        x, _ = inline(*finish_gradients(x, self.first))
         if self.unroll < self.others:
             layer = rematerialize(apply, self.remat, self.unroll)
             x, _ = jax.lax.scan(layer, x, self.rest, unroll=self.unroll)
             return x
         # XLA for CPUs has no fast gradient of a kernel in the body of a loop, even of one turn:
         # three stages of two units train five times as slowly.
-        for i in range(self.others):
-            x, _ = inline(x, jax.tree.map(operator.itemgetter(i), self.rest))
+        for unit in unstack(self.rest, self.others, jnp.float32) if self.others else ():
+            x, _ = inline(*finish_gradients(x, unit))
         return x
 
 

@@ -4,7 +4,7 @@ The letters are those of `layers`.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import chex
 import jax
@@ -17,7 +17,6 @@ from vit_jax.models.layers import constrain_batch, dropout, normalize
 from vit_jax.models.positions import Sequences
 from vit_jax.models.variants import required
 
-M = TypeVar("M", bound=nnx.Module)
 Block = Callable[..., tuple[jax.Array, jax.Array | None]]  # a layer: tokens and weights
 
 
@@ -79,7 +78,8 @@ class Stack(nnx.Module):
         # A call of its own for every layer: it is traced once, and the compiler casts each slice
         # where it is used instead of keeping a cast copy of the whole stack.
         layer, left = jax.jit(layer), []
-        for i, block in enumerate(unstack(self.encoder, depth, x.dtype)):
+        for i, block in enumerate(layers.unstack(self.encoder, depth, x.dtype)):
+            x, block = layers.finish_gradients(x, block)
             x, one = layer(x, (block, share[i], None if keys is None else keys[i]))
             left.append(one)
         return x, jax.tree.map(lambda *parts: jnp.stack(parts), *left)
@@ -360,27 +360,3 @@ def take_rows(x: jax.Array, index: jax.Array) -> jax.Array:
     chex.assert_rank([x, index], [3, 2])
     one_hot = jax.nn.one_hot(index, x.shape[1], dtype=x.dtype)
     return jnp.einsum("bmn,bnd->bmd", one_hot, x, precision=jax.lax.Precision.HIGHEST)
-
-
-def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
-    """The layers of a stack one by one, cast to `dtype` except norms, biases of logits and angles.
-
-    Gradients of their slices are stacked in `dtype`, in which they are exact. Stacked in float32,
-    as they would be automatically, they cost the step twice the bytes to write and read.
-    """
-
-    def slices(path: jax.tree_util.KeyPath, leaf: jax.Array) -> tuple[jax.Array, ...]:
-        name = jax.tree_util.keystr(path)
-        # The network reads these in float32, so in `dtype` their gradients would lose digits.
-        exact = any(part in name for part in ("norm", "relative_bias", "frequencies"))
-        own, compute = leaf.dtype, leaf.dtype if exact else dtype
-        unstacked = jax.custom_vjp(lambda leaf: tuple(leaf[i] for i in range(depth)))
-        unstacked.defvjp(
-            lambda leaf: (unstacked(leaf), None),
-            lambda _, grads: (jnp.stack([one.astype(compute) for one in grads]).astype(own),),
-        )
-        return unstacked(leaf)
-
-    leaves, structure = jax.tree_util.tree_flatten_with_path(stacked)
-    by_leaf = [slices(path, leaf) for path, leaf in leaves]
-    return [jax.tree.unflatten(structure, [leaf[i] for leaf in by_leaf]) for i in range(depth)]

@@ -110,16 +110,15 @@ def _of_machine(trainer: Trainer) -> list[str]:
 
 
 def _on_cpu(trainer: Trainer) -> list[str]:
-    """Lines on rematerialization that the compiler undoes, and on slow products, of CPUs."""
+    """Lines on rematerialization that saves nothing, and on slow products, of CPUs."""
     model, platform = trainer.model.config, trainer.mesh.devices.flat[0].platform
     if platform != "cpu":
         return []
     lines = []
-    undone = model.remat == "attention" or (model.unroll or 1) > 1
-    if model.remat != "none" and undone:
+    if model.remat != "none" and "resnet" in model.architecture:
         lines.append(
-            f"model.remat={model.remat}: saves no memory on a CPU, whose compiler undoes it; "
-            "set --config.model.remat=full --config.model.unroll=1"
+            f"model.remat={model.remat}: saves no memory of a ResNet on a CPU, and costs time; "
+            "set --config.model.remat=none"
         )
     fast = provenance.multiplies_bfloat16()
     if model.dtype == "bfloat16":

@@ -301,11 +301,6 @@ def unroll(model: config.Model, platform: str) -> int:
     """`model.unroll`, or the fastest value for training on this kind of device."""
     if model.unroll is not None:
         return model.unroll
-    if platform == "cpu" and model.remat not in ("none", "attention"):
-        # XLA for CPUs drops the barriers of rematerialization before it orders the operations, and
-        # without a loop nothing else holds back the repeated forward pass. ViT-S/16, 16 images,
-        # remat=full: 1,162 MiB of temporaries unrolled (1,197 without remat), 267 in a loop.
-        return 1
     # A loop over layers stacks its residuals (ViT-B/16 on v3-32 at batch 1024: 6.68 GiB instead
     # of 3.03), and differentiates frozen layers too. XLA for CPUs has no fast gradient of a
     # convolution in a loop: three stages of two units train five times as slowly; elsewhere

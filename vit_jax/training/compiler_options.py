@@ -37,8 +37,8 @@ OPTIONS: dict[str, dict[str, str | bool]] = {
     "v6e": OFFLOAD,
 }
 # In the order that XLA takes on CPUs by default, operations that could run at the same time follow
-# each other: a step of ViT-S/16 with 16 images has 1,460 MiB of temporaries instead of 1,197 (MAE
-# 1,905 and 1,566, DINO 5,311 and 4,397), and takes as long on two cores.
+# each other: a step of ViT-S/16 with 16 images has 1,681 MiB of temporaries instead of 976, and
+# takes as long on two cores.
 CPU: dict[str, str | bool] = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 # Silent data corruption; see docs/reliability.md for what it adds to a program.
 SDC_CHECKER: dict[str, str | bool] = {
