@@ -13,6 +13,7 @@ from vit_jax.data import pipeline, split_roles
 from vit_jax.data.sources import RunSplits, open_splits
 from vit_jax.evaluation.evaluation import Evaluation
 from vit_jax.inference import loading
+from vit_jax.models.variants import find_architecture
 from vit_jax.runs.patience import Patience
 from vit_jax.runs.session import Session
 from vit_jax.runs.teacher import load_teacher
@@ -115,7 +116,8 @@ def _on_cpu(trainer: Trainer) -> list[str]:
     if platform != "cpu":
         return []
     lines = []
-    if model.remat != "none" and "resnet" in model.architecture:
+    has_layers = "depth" not in find_architecture(model).unread
+    if model.remat != "none" and not has_layers:
         lines.append(
             f"model.remat={model.remat}: saves no memory of a ResNet on a CPU, and costs time; "
             "set --config.model.remat=none"
