@@ -144,6 +144,9 @@ def test_preprocessing_of_a_bit(tmp_path):
          {"eval_crop": "central", "resize_to": 36}, {huggingface.OWN_SIZE}),
         ({"size": 20, "do_center_crop": True, "crop_size": 16},
          {"eval_crop": "squash", "resize_to": 40}, {huggingface.OWN_SIZE}),
+        ({"size": {"height": 20, "width": 40}, "do_center_crop": True,
+          "crop_size": {"height": 16, "width": 32}},
+         {"eval_crop": "squash", "crop_pct": 0.8, "fill": None}, {huggingface.OWN_SIZE}),
         ({"size": 36}, {"eval_crop": "resize"}, {huggingface.OWN_SIZE}),
         ({"size": {"height": 32, "width": 32, "shortest_edge": None}}, {}, set()),
         ({"crop_size": 16}, {"eval_crop": "resize"}, set()),  # ViT's crops only when told to

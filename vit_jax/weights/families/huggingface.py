@@ -5,6 +5,7 @@ found: their arrays alone look alike.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -419,12 +420,24 @@ def _view(given: Fields, size: Size) -> dict[str, Any] | None:
         view: dict[str, Any] = {"eval_crop": "central", "resize_to": round(short * larger)}
     elif wanted is not None and wanted[0] == wanted[1]:
         view = {"eval_crop": "squash", "resize_to": round(wanted[0] * larger)}
+    elif wanted is not None:
+        return _squashed(wanted, crop)
     else:
         return None
     if view["resize_to"] > 10 * max(size):  # which would take all memory
         return None
     # transformers pads an image that is smaller than its crop by zeros.
     return view | ({"fill": (0.0,)} if view["resize_to"] < max(size) else {})
+
+
+def _squashed(wanted: Size, crop: Size) -> dict[str, Any] | None:
+    """The view that cuts `crop` out of an oblong of these sides, as timm's share of them."""
+    share = min(made / side for made, side in zip(crop, wanted, strict=True))
+    share = math.floor(share * 10_000) / 10_000
+    # Below a tenth, images would take all memory.
+    if share < 0.1 or tuple(math.floor(side / share) for side in crop) != wanted:
+        return None
+    return {"eval_crop": "squash", "crop_pct": share} | ({"fill": (0.0,)} if share > 1 else {})
 
 
 def _keys(size: object) -> tuple[str, ...]:
