@@ -165,6 +165,7 @@ def test_a_component_that_finds_no_room_on_the_disk_is_no_mistake_of_the_user(fo
             "import vit_jax\nvit_jax.register('los', 'x')(print)",
             "ValueError: los: no such kind of component; did you mean loss? (FILE:2)",
         ),
+        ("import vit_jax\nvit_jax.register([], 'x')", "ValueError: []: no such kind of component"),
     ],
 )
 def test_a_plug_in_that_fails_is_one_line(text, line, tmp_path, forgotten, capsys):

@@ -397,11 +397,13 @@ def test_shapes_are_those_of_init_and_belong_to_the_caller():
         (np.zeros((2, 8, 12, 3), np.float32), "images are (2, 8, 12, 3); the model takes"),
         (np.zeros((8, 8, 3), np.float32), "images are (8, 8, 3); the model takes"),
         (np.zeros((2, 8, 8, 3), np.uint8), "images are uint8; the model takes floats"),
+        (np.zeros((0, 8, 8, 3), np.float32), "images are (0, 8, 8, 3); the model takes"),
+        ("photo.png", "images are a str; the model takes an array"),
     ],
 )
 def test_wrong_images(images, message):
     with pytest.raises(ValueError, match=".") as raised:
-        jax.eval_shape(tiny().apply, tiny().shapes(), images)
+        jax.eval_shape(lambda params: tiny().apply(params, images), tiny().shapes())
     assert str(raised.value).startswith(message)
 
 

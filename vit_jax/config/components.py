@@ -96,10 +96,10 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         >>> cfg.schedule.name
         'example_constant'
     """
-    if kind not in KINDS:
-        raise ValueError(f"{kind}: no such kind of component{suggest(kind, [*KINDS])}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"{kind}: no such kind of component{suggest(str(kind), [*KINDS])}")
     # A comma or an equals sign could not be typed on a command line.
-    if not re.fullmatch(r"\w+", name):
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name):
         raise ValueError(f"{name!r}: a component's name has only letters, digits and _")
 
     def add(component: C) -> C:

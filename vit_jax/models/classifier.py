@@ -372,9 +372,12 @@ class Classifier:
     def _check(self, images: jax.Array) -> None:
         """Raises ValueError for images the model does not take, ConfigError for its attention."""
         expected = (*self.image_size, self.channels)
-        if images.ndim != 4 or images.shape[1:] != expected:
+        if not hasattr(images, "ndim"):
+            given = type(images).__name__
+            raise ValueError(f"images are a {given}; the model takes an array (B, H, W, C)")
+        if images.ndim != 4 or images.shape[1:] != expected or not images.shape[0]:
             raise ValueError(
-                f"images are {images.shape}; the model takes (B, H, W, C) of {expected}"
+                f"images are {images.shape}; the model takes (B, H, W, C) of {expected}, B >= 1"
             )
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(f"images are {images.dtype}; the model takes floats in [-1, 1]")

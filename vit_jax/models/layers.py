@@ -227,7 +227,7 @@ def rematerialize(layer: F, kind: str, unroll: int) -> F:
     return remat  # pyright: ignore[reportReturnType]
 
 
-def unstack(stacked: M, depth: int, dtype: jnp.dtype) -> list[M]:
+def unstack(stacked: M, depth: int, dtype: jax.typing.DTypeLike) -> list[M]:
     """The layers of a stack one by one, cast to `dtype` except norms, biases of logits and angles.
 
     Gradients of their slices are stacked in `dtype`, in which they are exact. Stacked in float32,
